@@ -1,0 +1,28 @@
+"""Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
+
+from aesam import ascents, between, combine, policies, samples
+from aesam.methods import AESAM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
+from aesam.optimizer import NonFiniteGradient, SharpnessAware
+from aesam.run import StepRecord
+from aesam.wrappers import unwrap
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AESAM",
+    "ESAM",
+    "SAM",
+    "SSSAM",
+    "AELookSAM",
+    "LookSAM",
+    "NonFiniteGradient",
+    "SharpnessAware",
+    "StepRecord",
+    "__version__",
+    "ascents",
+    "between",
+    "combine",
+    "policies",
+    "samples",
+    "unwrap",
+]

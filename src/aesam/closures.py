@@ -1,0 +1,115 @@
+"""The two kinds of function that ``step`` accepts, behind one face."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+LOSSES_EXAMPLE = """\
+    def losses(rows=None):
+        i = slice(None) if rows is None else rows
+        return F.cross_entropy(model(x[i]), y[i], reduction="none")
+    loss = opt.step(losses)"""
+
+
+class Chooser(Protocol):
+    def rows(self, losses: Callable[..., Tensor] | Tensor) -> Any: ...
+
+
+class PlainClosure:
+    """Clears the gradients, computes the loss, backpropagates it (scaled, under a scaler)."""
+
+    losses: Tensor | None = None
+
+    def __init__(self, closure: Callable[[], Any]) -> None:
+        self._closure = closure
+
+    def first(self) -> Any:
+        return self._closure()
+
+    def second(self, at: Chooser) -> None:  # noqa: ARG002
+        self._closure()
+
+
+class LossesClosure:
+    """Returns per-sample losses; clearing, averaging and backpropagating is done here."""
+
+    def __init__(
+        self,
+        losses: Callable[..., Tensor],
+        zero_grad: Callable[[], None],
+        scaler: torch.amp.GradScaler | None,
+        selects_rows: bool,
+        rows_name: str,
+    ) -> None:
+        self._losses = losses
+        self._rows_name = rows_name
+        self._zero_grad = zero_grad
+        self._scaler = scaler
+        self._selects_rows = selects_rows
+        self.losses: Tensor | None = None
+
+    def first(self) -> Tensor:
+        self._zero_grad()
+        per_sample = per_sample_losses(self._losses())
+        self.losses = per_sample.detach()
+        return self._backward(per_sample)
+
+    def second(self, at: Chooser) -> None:
+        if self._selects_rows:
+            chosen = {self._rows_name: at.rows(self._losses)}
+            self._backward(per_sample_losses(self._losses(**chosen)))
+        else:
+            self._backward(per_sample_losses(self._losses()))
+
+    def _backward(self, per_sample: Tensor) -> Tensor:
+        mean = per_sample.mean()
+        scaled = mean if self._scaler is None else self._scaler.scale(mean)
+        scaled.backward()  # pyright: ignore[reportUnknownMemberType]
+        return mean.detach()
+
+
+def wrap(
+    closure: Callable[..., Any],
+    selects_rows: bool,
+    zero_grad: Callable[[], None],
+    scaler: torch.amp.GradScaler | None,
+    method: str,
+) -> PlainClosure | LossesClosure:
+    """Tell a closure from a function of per-sample losses, by whether it takes ``rows``."""
+    if not callable(closure):
+        raise TypeError(
+            f"step(closure) takes a function that computes the loss and backpropagates it, got "
+            f"{closure!r} of type {type(closure).__name__}"
+        )
+    rows_name = _rows_name(closure, any_name=selects_rows)
+    if rows_name is not None:
+        return LossesClosure(closure, zero_grad, scaler, selects_rows, rows_name)
+    if selects_rows:
+        raise TypeError(f"{method} selects samples, so it needs their losses:\n{LOSSES_EXAMPLE}")
+    return PlainClosure(closure)
+
+
+def _rows_name(closure: Callable[..., Any], any_name: bool) -> str | None:
+    """The argument of ``closure`` that takes rows: the one of that name, or the first of any."""
+    try:
+        parameters = inspect.signature(closure).parameters.values()
+    except (TypeError, ValueError):  # a callable without a readable signature
+        return None
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [p.name for p in parameters if p.kind in named]
+    if "rows" in names:
+        return "rows"
+    return names[0] if names and any_name else None
+
+
+def per_sample_losses(losses: object) -> Tensor:
+    """``losses`` if it is one number per sample, or an error that shows the protocol."""
+    if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.numel() == 0:
+        found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else repr(losses)
+        raise TypeError(
+            f"losses must be a tensor with one loss per sample, got {found}:\n{LOSSES_EXAMPLE}"
+        )
+    return losses

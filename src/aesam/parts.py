@@ -1,0 +1,148 @@
+"""The five choices that make a method, and the step they make together."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aesam import gradient, tensors
+from aesam.ascents import Ascent
+from aesam.axis import Axis
+from aesam.between import Between, Lesson
+from aesam.combine import Combine
+from aesam.displacement import Displacement
+from aesam.gradient import Gradient
+from aesam.policies import Decision, Observation, Policy
+from aesam.run import Committed, Pending, Run, SecondPass, StepRecord
+from aesam.samples import Samples
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One choice for each question of a step; none of them knows of the others."""
+
+    policy: Policy
+    ascent: Ascent
+    samples: Samples
+    between: Between
+    combine: Combine
+
+    @property
+    def by_name(self) -> dict[str, Axis]:
+        return dict(vars(self))
+
+    @property
+    def method(self) -> str:
+        """The method's name in checkpoints: the classes of its parts."""
+        return "/".join(type(axis).__name__ for axis in self.by_name.values())
+
+    @property
+    def keep_first_gradient(self) -> bool:
+        return self.between.needs_first_gradient or self.combine.needs_first_gradient
+
+    @property
+    def move_before_pass(self) -> bool:
+        return any(type(a).before_pass is not Axis.before_pass for a in self.by_name.values())
+
+
+def decide(
+    parts: Parts, done: Committed, measured: Gradient, random: Any, losses: Tensor | None
+) -> tuple[Pending, Decision]:
+    """Ask the policy; without a second gradient, make ``d`` of the first at once."""
+    drawn = _generators_at(done)
+    now = Observation(done.step, measured.squared_norm, drawn.get("policy"))
+    decision, policy_state = parts.policy.decide(now, dict(done.policy))
+    after = replace(
+        done,
+        policy=policy_state,
+        ascent=parts.ascent.observe(measured, done.ascent),
+        step=done.step + 1,
+        sam_steps=done.sam_steps + decision.use_sam,
+    )
+    record = StepRecord(
+        done.step,
+        decision.use_sam,
+        measured.squared_norm,
+        decision.mean,
+        decision.std,
+        decision.threshold,
+    )
+    pending = Pending(after, record, drawn)
+    if decision.use_sam:
+        pending.ahead = SecondPass(measured, versions_of(measured), random, losses)
+    else:
+        parts.between.adjust(measured, done.between)
+    return pending, decision
+
+
+def keep_first(parts: Parts, first: Gradient, room: tensors.Room) -> Gradient:
+    """The first gradient without its tensors, or with copies where a part needs them later.
+
+    Copies, because ``p.grad`` may be a view that the second backward writes into again.
+    """
+    if not parts.keep_first_gradient:
+        return first.with_values([])
+    copies = room.take(first.params, first.values)
+    tensors.assign(copies, first.values)
+    return first.with_values(copies)
+
+
+def finish_second_pass(
+    parts: Parts, state: Run, pending: Pending, first: Gradient, params: list[Tensor]
+) -> None:
+    """Make ``d`` of both gradients, in place; one transfer to the host says if it is finite."""
+    second = gradient.gradients_of(params)
+    lesson = parts.between.learn(first, params, second, state.room)
+    total, numbers = _fetch(params, second, lesson)
+    if not math.isfinite(total):
+        pending.after = None
+    elif pending.after is not None:
+        if lesson is not None:
+            kept = parts.between.remember(lesson, numbers, state.committed.between)
+            pending.after = replace(pending.after, between=kept)
+        pending.carried = parts.combine.combine(first, params, second)
+    if first.values:
+        state.room.give(first.params, first.values)
+
+
+def versions_of(measured: Gradient) -> list[int]:
+    """Counts up whenever a gradient is written to, so a change behind our back is noticed."""
+    return [g._version for g in measured.values]  # pyright: ignore[reportPrivateUsage]
+
+
+def end_of(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:
+    return {name: drawn.get_state() for name, drawn in generators.items()}
+
+
+def displacement_before_pass(
+    parts: Parts, base: torch.optim.Optimizer, normalize: bool, model: Any, room: tensors.Room
+) -> Displacement | None:
+    """The move that a part asks for before the first pass; at most one may."""
+    asked = [d for axis in parts.by_name.values() if (d := axis.before_pass(base)) is not None]
+    if len(asked) > 1:
+        raise RuntimeError("two parts want to move the weights before the first pass: use one")
+    return Displacement(asked[0], normalize, model, room) if asked else None
+
+
+def _generators_at(done: Committed) -> dict[str, torch.Generator]:
+    """Generators to draw this step from; the committed states stay as they are."""
+    drawn: dict[str, torch.Generator] = {}
+    for name, state in done.generators.items():
+        drawn[name] = torch.Generator()
+        drawn[name].set_state(state)
+    return drawn
+
+
+def _fetch(
+    params: list[Tensor], second: list[Tensor], lesson: Lesson | None
+) -> tuple[float, list[float]]:
+    total = tensors.norm(second, params).reshape(1)
+    if lesson is not None:
+        total = torch.cat([total, lesson.numbers.to(total)])
+    norm, *numbers = tensors.to_host(total)
+    if not math.isfinite(norm):  # beyond float32's squares, perhaps: look again
+        norm = math.hypot(*tensors.norms(second))
+    return norm, numbers

@@ -1,0 +1,270 @@
+"""Arithmetic on lists of tensors: the only place that loops over parameters.
+
+Every function takes lists in the same order, works through foreach operations and accepts what a
+parameter list may hold: several dtypes and devices, sparse gradients, complex numbers and DTensors
+(the shards of FSDP2). Elementwise work happens on each rank's own shard, in place, so storage never
+moves; norms and inner products are global, over all shards. None of them tracks gradients: call
+them under ``torch.no_grad()``.
+"""
+
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+# torch's foreach functions are what its own optimizers are made of, but carry an underscore.
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors
+from torch.nn import Parameter
+
+_PLAIN = frozenset({Tensor, Parameter})
+_HALF = frozenset({torch.float16, torch.bfloat16})
+_SMALL = 1024  # numbers in a tensor; above it, copying costs more than one more operation
+_MANY = 128  # tensors; so many small ones fit a core's cache together
+
+
+def are_plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether none of them is a DTensor or another subclass."""
+    return _PLAIN.issuperset(map(type, tensors))
+
+
+def local(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What this process holds of each tensor: the tensor itself, or its shard of a DTensor."""
+    if are_plain(tensors):
+        return list(tensors)
+    return [cast(Any, t).to_local() if hasattr(t, "to_local") else t for t in tensors]
+
+
+def assign(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """``targets ← sources``, to the bit."""
+    if targets:
+        torch._foreach_copy_(local(targets), local(sources))
+
+
+def add(targets: Sequence[Tensor], sources: Sequence[Tensor], factor: float = 1.0) -> None:
+    """``targets ← targets + factor · sources``."""
+    if targets:
+        torch._foreach_add_(local(targets), local(sources), alpha=factor)
+
+
+def add_each(
+    targets: Sequence[Tensor], sources: Sequence[Tensor], factors: Sequence[float]
+) -> None:
+    """``targets[i] ← targets[i] + factors[i] · sources[i]``, one operation per distinct factor."""
+    if len(set(factors)) <= 1:
+        if factors:
+            add(targets, sources, factors[0])
+        return
+    chosen: dict[float, list[int]] = {}
+    for i, factor in enumerate(factors):
+        chosen.setdefault(factor, []).append(i)
+    for factor, rows in chosen.items():
+        add([targets[i] for i in rows], [sources[i] for i in rows], factor)
+
+
+def scale(targets: Sequence[Tensor], factor: float | Tensor) -> None:
+    """``targets ← factor · targets``; a factor on the device is never fetched to the host."""
+    plain = local(targets)
+    if not isinstance(factor, Tensor):
+        if plain and factor != 1.0:
+            torch._foreach_mul_(plain, factor)
+        return
+    for rows in _alike(plain, lambda t: t.device):
+        torch._foreach_mul_([plain[i] for i in rows], factor.to(plain[rows[0]].device))
+
+
+class Room:
+    """Buffers kept between steps, since fresh memory costs several times the work done in it.
+
+    Whoever takes buffers owns them until they are given back; their content is arbitrary.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Tensor]] = {}
+
+    def take(self, owners: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+        """A buffer shaped like each tensor of ``like``, kept under the parameter it belongs to."""
+        free, none = self._free, list[Tensor]()
+        taken: list[Tensor] = []
+        for owner, t in zip(map(id, owners), local(like), strict=True):
+            held = free.get(owner, none)
+            b = held[-1] if held else None
+            if (
+                b is not None
+                and b.shape == t.shape
+                and b.dtype is t.dtype
+                and b.device == t.device
+                and b.layout is t.layout
+            ):
+                taken.append(held.pop())
+            else:
+                taken.append(torch.empty_like(t, requires_grad=False))
+        return taken
+
+    def give(self, owners: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+        free = self._free
+        for owner, buffer in zip(map(id, owners), buffers, strict=True):
+            if owner in free:
+                free[owner].append(buffer)
+            else:
+                free[owner] = [buffer]
+
+
+def to_host(vector: Tensor) -> list[float]:
+    """The numbers of a vector: the one place where the host waits for the device."""
+    return vector.tolist()
+
+
+def norms(tensors: Sequence[Tensor]) -> list[float]:
+    """The Euclidean norm of each tensor, fetched to the host in one transfer."""
+    if not tensors:
+        return []
+    found = to_host(_power_norms(tensors, 2))
+    if _is_trusted(math.hypot(*found)):
+        return found
+    return to_host(_power_norms(tensors, 2, wide=True))
+
+
+def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> Tensor:
+    """The Euclidean norm of all tensors together, left on the device of the first.
+
+    ``shards_of`` are the tensors whose shards these are, where they are buffers of one rank.
+    """
+    if not tensors:
+        return torch.zeros(())
+    if are_plain(shards_of or tensors):
+        return torch.linalg.vector_norm(_power_norms(_joined(tensors), 2))
+    return torch.linalg.vector_norm(_power_norms(tensors, 2, shards_of=shards_of))
+
+
+def norm_on_host(tensors: Sequence[Tensor]) -> float:
+    """The Euclidean norm of all tensors together, as a number; infinite or NaN if one is."""
+    (found,) = to_host(norm(tensors).reshape(1))
+    return found if _is_trusted(found) else math.hypot(*norms(tensors))
+
+
+def _is_trusted(found: float) -> bool:
+    """Squares of finite numbers can leave float32's range: look again before judging those."""
+    return found > 0.0 and math.isfinite(found)
+
+
+def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same numbers in fewer tensors: many small ones are cheaper to join than to visit."""
+    small = [t for t in tensors if t.numel() <= _SMALL and not t.is_sparse]
+    if len(small) < _MANY or len({(t.dtype, t.device) for t in small}) > 1:
+        return list(tensors)
+    large = [t for t in tensors if t.numel() > _SMALL or t.is_sparse]
+    batches = [small[i : i + _MANY] for i in range(0, len(small), _MANY)]
+    return [_flatten_dense_tensors(batch) for batch in batches] + large
+
+
+def dot(
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    room: Sequence[Tensor],
+    shards_of: Sequence[Tensor],
+) -> Tensor:
+    """The inner product over all tensors, left on the device; ``room`` is overwritten.
+
+    There is no foreach sum, so it is put together from two foreach 1-norms:
+    ``Σ x = Σ|x| − 2 Σ|min(x, 0)|``.
+    """
+    a, b, products = _real(local(left)), _real(local(right)), _real(room)
+    dense = [i for i, pair in enumerate(zip(a, b, strict=True)) if _strided(*pair)]
+    total = _dense_dot(*([ts[i] for i in dense] for ts in (a, b, products, shards_of)))
+    for i in set(range(len(a))).difference(dense):
+        total = total + (a[i] * b[i]).coalesce().values().sum()
+    return total
+
+
+def _dense_dot(
+    left: list[Tensor], right: list[Tensor], products: list[Tensor], shards_of: list[Tensor]
+) -> Tensor:
+    if not left:
+        return torch.zeros(())
+    torch._foreach_copy_(products, left)
+    torch._foreach_mul_(products, right)
+    whole = _power_norms(products, 1, shards_of=shards_of).sum()
+    torch._foreach_clamp_max_(products, 0.0)
+    return whole - 2.0 * _power_norms(products, 1, shards_of=shards_of).sum()
+
+
+def _strided(*tensors: Tensor) -> bool:
+    return all(t.layout == torch.strided for t in tensors)
+
+
+def largest_eps(tensors: Sequence[Tensor]) -> float:
+    """The coarsest rounding unit among the tensors' dtypes."""
+    return max(torch.finfo(dtype).eps for dtype in {t.dtype for t in tensors})
+
+
+def _power_norms(
+    tensors: Sequence[Tensor],
+    order: int,
+    wide: bool = False,
+    shards_of: Sequence[Tensor] | None = None,
+) -> Tensor:
+    """``(Σ |x|^order)^(1/order)`` of each tensor over all of its shards, as one vector."""
+    plain = [t.coalesce().values() if t.is_sparse else t for t in local(tensors)]
+    parts = _alike(plain, lambda t: (t.dtype, t.device))
+    if len(parts) == 1:
+        vector = _norms_alike(plain, order, wide)
+    else:
+        home = plain[0].device
+        vector = torch.empty(len(plain), dtype=_widest(home), device=home)
+        for rows in parts:
+            vector[rows] = _norms_alike([plain[i] for i in rows], order, wide).to(vector)
+    return _over_shards(vector, shards_of or tensors, order)
+
+
+def _norms_alike(tensors: list[Tensor], order: int, wide: bool) -> Tensor:
+    """The norms of tensors of one dtype on one device; of 16-bit numbers in 32 bits."""
+    dtype = torch.float32 if tensors[0].dtype in _HALF else None
+    if wide:
+        dtype = _widest(tensors[0].device)
+        if tensors[0].is_complex():
+            dtype = dtype.to_complex()
+    return torch.stack(torch._foreach_norm(tensors, order, dtype))
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _over_shards(vector: Tensor, tensors: Sequence[Tensor], order: int) -> Tensor:
+    """Each entry's norm over the shards of all ranks: one collective per device mesh."""
+    if are_plain(tensors):
+        return vector
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    powers = vector.to(_widest(vector.device)) ** order
+    for rows in _alike(tensors, _sharding):
+        first = tensors[rows[0]]
+        if isinstance(first, DTensor):
+            summed = [Partial() if p.is_shard() else Replicate() for p in first.placements]
+            share = DTensor.from_local(powers[rows], first.device_mesh, summed)
+            powers[rows] = share.full_tensor()
+    return powers ** (1.0 / order)
+
+
+def _sharding(tensor: Tensor) -> object:
+    placements = getattr(tensor, "placements", None)
+    return placements and (cast(Any, tensor).device_mesh, placements)
+
+
+def _alike(tensors: Sequence[Tensor], kind: Callable[[Tensor], object]) -> list[list[int]]:
+    """The indices of the tensors, split by ``kind``; one part where all are of one kind."""
+    if len(set(map(kind, tensors))) == 1:
+        return [list(range(len(tensors)))]
+    parts: dict[object, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        parts.setdefault(kind(tensor), []).append(i)
+    return list(parts.values())
+
+
+def _real(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Complex tensors as pairs of reals, in the same storage."""
+    return [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
