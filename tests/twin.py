@@ -136,7 +136,9 @@ class Twin:
         self.decisions.append(bool(sam))
         return float(before.mean())
 
-    def second_gradient(self, w: Vector, x: np.ndarray, y: np.ndarray, before: np.ndarray) -> Vector:
+    def second_gradient(
+        self, w: Vector, x: np.ndarray, y: np.ndarray, before: np.ndarray
+    ) -> Vector:
         if self.method == "esam":
             after, _ = per_sample(w, x, y)
             count = max(1, round(self.options["gamma"] * len(x)))

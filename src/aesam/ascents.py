@@ -17,8 +17,10 @@ from aesam.tensors import to_host
 class Ascent(Axis):
     """Base of all ascents: override :meth:`direction`, and :meth:`observe` if it keeps an EMA."""
 
-    #: Whether ``gradient.norms`` is looked at.
-    needs_norm_of_each = False
+    @property
+    def needs_norm_of_each(self) -> bool:
+        """Whether ``gradient.norms`` is looked at."""
+        return False
 
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         """Called on every step, fired or not: the memory after this gradient."""
@@ -63,11 +65,14 @@ class RandomSubset(Ascent):
 
     beta: float = 0.6
     seed: int = 0
-    needs_norm_of_each = True
 
     def __post_init__(self) -> None:
         checks.share("beta", self.beta)
         checks.whole("seed", self.seed, least=0)
+
+    @property
+    def needs_norm_of_each(self) -> bool:
+        return self.beta < 1.0
 
     def direction(
         self, gradient: Gradient, memory: Memory, generator: torch.Generator | None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aesam import checkpoint, checks, closures, gradient, parts
+from aesam import checkpoint, checks, closures, gradient, parts, tensors
 from aesam.ascents import AlongGradient, Ascent
 from aesam.between import Between, Plain
 from aesam.combine import Combine, Replace
@@ -323,10 +323,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 "pass was made already. Call opt.step() next."
             )
         if parts.versions_of(pending.ahead.gradient) != pending.ahead.versions:
-            raise RuntimeError(
-                "the gradients were changed between needs_second_pass() and perturbed(). Unscale "
-                "and clip after the second pass, on the final direction."
-            )
+            raise RuntimeError(parts.CHANGED_GRADIENTS)
         return pending, pending.ahead
 
     def _ascend(
@@ -335,6 +332,8 @@ class SharpnessAware(torch.optim.Optimizer):
         """Keep what the parts need of the first gradient, and say where to go."""
         pending.ahead, state, measured = None, self._run, ahead.gradient
         with torch.no_grad():
+            if measured.scale != 1.0:
+                pending.norm_at_ascent = tensors.norm(measured.values)
             first = parts.keep_first(self.parts, measured, state.room)
             direction = self.parts.ascent.direction(
                 measured, state.committed.ascent, pending.generators.get("ascent")

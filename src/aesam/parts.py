@@ -20,6 +20,11 @@ from aesam.run import Committed, Pending, Run, SecondPass, StepRecord
 from aesam.samples import Samples
 
 
+CHANGED_GRADIENTS = """\
+the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
+second pass, on the final direction."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """One choice for each question of a step; none of them knows of the others."""
@@ -96,7 +101,9 @@ def finish_second_pass(
     """Make ``d`` of both gradients, in place; one transfer to the host says if it is finite."""
     second = gradient.gradients_of(params)
     lesson = parts.between.learn(first, params, second, state.room)
-    total, numbers = _fetch(params, second, lesson)
+    total, numbers = _fetch(params, second, lesson, pending.norm_at_ascent)
+    if pending.norm_at_ascent is not None:
+        _refuse_other_scale(numbers.pop(), first)
     if not math.isfinite(total):
         pending.after = None
     elif pending.after is not None:
@@ -106,6 +113,12 @@ def finish_second_pass(
         pending.carried = parts.combine.combine(first, params, second)
     if first.values:
         state.room.give(first.params, first.values)
+
+
+def _refuse_other_scale(norm_at_ascent: float, first: Gradient) -> None:
+    """``scaler.unscale_`` writes to the gradients without counting up their versions."""
+    if not math.isclose(norm_at_ascent, first.norm * first.scale, rel_tol=1e-3):
+        raise RuntimeError(CHANGED_GRADIENTS)
 
 
 def versions_of(measured: Gradient) -> list[int]:
@@ -137,12 +150,14 @@ def _generators_at(done: Committed) -> dict[str, torch.Generator]:
 
 
 def _fetch(
-    params: list[Tensor], second: list[Tensor], lesson: Lesson | None
+    params: list[Tensor], second: list[Tensor], lesson: Lesson | None, ascent: Tensor | None
 ) -> tuple[float, list[float]]:
+    """``‖g_s‖``, then the lesson's numbers, then the norm at the ascent: in one transfer."""
     total = tensors.norm(second, params).reshape(1)
-    if lesson is not None:
-        total = torch.cat([total, lesson.numbers.to(total)])
-    norm, *numbers = tensors.to_host(total)
+    wanted = [total]
+    wanted += [lesson.numbers.to(total)] if lesson is not None else []
+    wanted += [ascent.reshape(1).to(total)] if ascent is not None else []
+    norm, *numbers = tensors.to_host(torch.cat(wanted))
     if not math.isfinite(norm):  # beyond float32's squares, perhaps: look again
         norm = math.hypot(*tensors.norms(second))
     return norm, numbers

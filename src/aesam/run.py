@@ -64,6 +64,7 @@ class Pending:
     record: StepRecord | None = None
     generators: Mapping[str, torch.Generator] = field(default_factory=dict[str, torch.Generator])
     ahead: SecondPass | None = None
+    norm_at_ascent: Tensor | None = None
     carried: Any = None
 
 

@@ -1,0 +1,211 @@
+"""Under a loss scaler the step is the step without one, and an overflow leaves no trace."""
+
+import copy
+
+import pytest
+import torch
+from problems import BASES, METHODS, Problem, mlp, same, weights
+
+import aesam
+
+
+def scaler(scale=2.0**10):
+    return torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**6)
+
+
+def scaled_closure(problem, opt, scaling, t):
+    if opt.parts.samples.selects_rows:
+        return lambda rows=None: problem.losses(t, rows)
+
+    def closure():
+        opt.zero_grad()
+        loss = problem.losses(t).mean()
+        scaling.scale(loss).backward()
+        return loss
+
+    return closure
+
+
+def own_passes(problem, opt, scaling, t):
+    with opt.first_pass():
+        losses = problem.losses(t)
+        scaling.scale(losses.mean()).backward()
+    if opt.needs_second_pass(grad_scale=scaling.get_scale(), losses=losses):
+        with opt.perturbed() as at:
+            rows = at.rows(lambda: problem.losses(t))
+            scaling.scale(problem.losses(t, rows).mean()).backward()
+    scaling.step(opt)
+    opt.zero_grad()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("form", ["closure", "own passes"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_scaler_changes_nothing(method, form, normalize):
+    ends, records = [], []
+    for scaling in (None, scaler()):
+        model = mlp()
+        problem = Problem(model)
+        opt = METHODS[method](BASES["sgd"](model.parameters()), model, normalize=normalize)
+        for t in range(40):
+            if scaling is None:
+                problem.step(opt, t)
+            elif form == "closure":
+                opt.step(scaled_closure(problem, opt, scaling, t), scaler=scaling)
+                scaling.update()
+            else:
+                own_passes(problem, opt, scaling, t)
+                scaling.update()
+        ends.append(torch.cat([w.flatten() for w in weights(model)]))
+        records.append(opt.last_step)
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-12)
+    assert records[0].used_sam == records[1].used_sam
+    assert records[0].squared_norm == pytest.approx(records[1].squared_norm)
+
+
+#: AE-LookSAM so that its fourth step takes a second gradient.
+EARLY = {"lambda1": -9.0, "lambda2": 2.0, "total_steps": 4}
+
+
+class OverflowsIn:
+    """A model's losses, infinite in the n-th pass of the next step."""
+
+    def __init__(self, problem, opt, scaling, broken_pass):
+        self.passes, self.broken = 0, broken_pass
+        self.problem, self.opt, self.scaling = problem, opt, scaling
+
+    def __call__(self):
+        self.passes += 1
+        self.opt.zero_grad()
+        loss = self.problem.losses(3).mean()
+        factor = float("inf") if self.passes == self.broken else 1.0
+        self.scaling.scale(loss * factor).backward()
+        return loss
+
+
+@pytest.mark.parametrize("form", ["closure", "own passes"])
+@pytest.mark.parametrize("broken_pass", [1, 2])
+@pytest.mark.parametrize("method", ["sam", "ss-sam", "looksam", "ae-sam", "ae-looksam"])
+def test_an_overflow_in_either_pass_leaves_no_trace(method, broken_pass, form):
+    model = mlp()
+    problem, scaling = Problem(model), scaler()
+    options = EARLY if method == "ae-looksam" else {}
+    opt = METHODS[method](BASES["sgd"](model.parameters()), model, **options)
+    for t in range(3):
+        opt.step(scaled_closure(problem, opt, scaling, t), scaler=scaling)
+        scaling.update()
+    before, kept = weights(model), copy.deepcopy(opt.state_dict())
+    step = OverflowsIn(problem, opt, scaling, broken_pass)
+    if form == "closure":
+        opt.step(step, scaler=scaling)
+    else:
+        step()
+        if opt.needs_second_pass(grad_scale=scaling.get_scale()):
+            with opt.perturbed():
+                step()
+        scaling.step(opt)
+    if step.passes < broken_pass:
+        pytest.fail(f"{method} took no second pass: choose a step where it does")
+    assert same(before, weights(model))
+    scaling.update()
+    assert scaling.get_scale() == 2.0**9
+    opt.step(scaled_closure(problem, opt, scaling, 3), scaler=scaling)
+    assert opt.skipped_steps == kept["aesam"]["counts"]["skipped"] + 1
+
+    twin_model = mlp()
+    twin_problem = Problem(twin_model)
+    other = METHODS[method](BASES["sgd"](twin_model.parameters()), twin_model, **options)
+    twin_problem.train(other, 4)
+    for ours, wanted in zip(weights(model), weights(twin_model), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-12)
+    assert opt.last_step.index == 3
+
+
+def test_scaler_step_with_a_closure_is_refused_with_the_way_that_works():
+    model = mlp()
+    problem, scaling = Problem(model), scaler()
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    before = weights(model)
+    scaling.scale(problem.losses(0).mean()).backward()
+    with pytest.raises(RuntimeError, match=r"opt\.step\(closure, scaler=scaler\)"):
+        scaling.step(opt, scaled_closure(problem, opt, scaling, 0))
+    assert same(before, weights(model))
+
+
+def test_unscaling_between_the_passes_is_refused():
+    model = mlp()
+    problem, scaling = Problem(model), scaler()
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    scaling.scale(problem.losses(0).mean()).backward()
+    assert opt.needs_second_pass(grad_scale=scaling.get_scale())
+    scaling.unscale_(opt)
+    before = weights(model)
+    with pytest.raises(RuntimeError, match="Unscale and clip after"), opt.perturbed():
+        scaling.scale(problem.losses(0).mean()).backward()
+    assert same(before, weights(model))
+
+
+def test_clipping_between_the_passes_is_refused():
+    model = mlp()
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    Problem(model).losses(0).mean().backward()
+    assert opt.needs_second_pass()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(RuntimeError, match="Unscale and clip after"), opt.perturbed():
+        pass
+
+
+def test_a_disabled_scaler_is_no_scaler():
+    ends = []
+    for scaling in (None, torch.amp.GradScaler("cpu", enabled=False)):
+        model = mlp()
+        problem = Problem(model)
+        opt = aesam.LookSAM(BASES["sgd"](model.parameters()), model)
+        for t in range(6):
+            opt.step(problem.closure(opt, t), scaler=scaling)
+        ends.append(weights(model))
+    assert same(*ends)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_impossible_grad_scale_is_refused(scale):
+    model = mlp()
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    Problem(model).losses(0).mean().backward()
+    with pytest.raises(ValueError, match="grad_scale"):
+        opt.needs_second_pass(grad_scale=scale)
+
+
+def test_the_direction_can_be_clipped_after_unscaling():
+    model = mlp()
+    problem, scaling = Problem(model), scaler()
+    opt = aesam.SAM(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    before = weights(model)
+    scaling.scale(100 * problem.losses(0).mean()).backward()
+    assert opt.needs_second_pass(grad_scale=scaling.get_scale())
+    with opt.perturbed():
+        scaling.scale(100 * problem.losses(0).mean()).backward()
+    scaling.unscale_(opt)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    scaling.step(opt)
+    moved = [a - b for a, b in zip(weights(model), before, strict=True)]
+    assert torch.cat([m.flatten() for m in moved]).norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_autocast_in_bfloat16_trains():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    opt = aesam.AELookSAM(torch.optim.SGD(model.parameters(), lr=0.1), model, total_steps=20)
+    x, y = torch.randn(16, 3), torch.randn(16, 2)
+
+    def closure():
+        opt.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = (model(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+    first = opt.step(closure).item()
+    for _ in range(19):
+        last = opt.step(closure).item()
+    assert last < first

@@ -1,0 +1,104 @@
+"""Where a method's dial is turned to its end, it is another method to the bit."""
+
+import math
+
+import pytest
+import torch
+from problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
+
+import aesam
+from aesam.policies import Adaptive, Always, Never, Observation
+from aesam.samples import LargestRise
+
+
+def trained(make, net=stochastic_net, base="sgd", steps=30, losses=False):
+    model = net()
+    problem = Problem(model)
+    opt = make(BASES[base](model.parameters()), model)
+    torch.manual_seed(7)
+    for t in range(steps):
+        if losses:
+            opt.step(lambda rows=None, t=t: problem.losses(t, rows))
+        else:
+            problem.step(opt, t)
+    return [*weights(model), *(b.clone() for b in model.buffers())]
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_never_policy_is_the_base_optimizer_bit_for_bit(base):
+    model = stochastic_net()
+    problem, plain = Problem(model), BASES[base](model.parameters())
+    torch.manual_seed(7)
+    for t in range(30):
+        plain.zero_grad()
+        problem.losses(t).mean().backward()
+        plain.step()
+    wanted = [*weights(model), *model.buffers()]
+    assert same(trained(METHODS["erm"], base=base), wanted)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_minus_infinity_is_sam_and_infinity_is_erm_bit_for_bit(base):
+    def at(limit):
+        return lambda b, m: aesam.AESAM(b, m, total_steps=9, lambda1=limit, lambda2=limit)
+
+    with pytest.warns(UserWarning, match="past total_steps"):
+        assert same(trained(at(-math.inf), base=base), trained(METHODS["sam"], base=base))
+    with pytest.warns(UserWarning, match="past total_steps"):
+        assert same(trained(at(math.inf), base=base), trained(METHODS["erm"], base=base))
+
+
+def test_looksam_at_every_step_is_sam_bit_for_bit():
+    every = trained(lambda b, m: aesam.LookSAM(b, m, k=1))
+    assert same(every, trained(METHODS["sam"]))
+
+
+def test_bernoulli_with_certainty_is_sam_and_with_none_is_erm_bit_for_bit():
+    assert same(trained(lambda b, m: aesam.SSSAM(b, m, p=1.0)), trained(METHODS["sam"]))
+    assert same(trained(lambda b, m: aesam.SSSAM(b, m, p=0.0)), trained(METHODS["erm"]))
+
+
+def test_esam_with_everything_taking_part_is_sam_bit_for_bit():
+    whole = trained(lambda b, m: aesam.ESAM(b, m, beta=1.0, gamma=1.0))
+    assert same(whole, trained(METHODS["sam"]))
+    by_losses = trained(lambda b, m: aesam.ESAM(b, m, beta=1.0, gamma=1.0), losses=True)
+    assert same(by_losses, trained(METHODS["sam"], losses=True))
+
+
+def test_esam_with_all_rows_makes_no_extra_forward():
+    model, forwards = mlp(), []
+    model.register_forward_hook(lambda *_: forwards.append(1))
+    problem = Problem(model)
+    opt = aesam.ESAM(BASES["sgd"](model.parameters()), model, gamma=1.0)
+    opt.step(lambda rows=None: problem.losses(0, rows))
+    assert len(forwards) == 2
+
+
+def test_esam_selects_exactly_the_rows_whose_loss_rose_most():
+    before = torch.zeros(10)
+    after = torch.tensor([5.0, 1, 9, 3, 7, 0, 8, 2, 6, 4])
+    assert LargestRise(0.3).rows(before, after).tolist() == [2, 4, 6]
+    assert LargestRise(0.01).rows(before, after).tolist() == [2]
+    assert len(LargestRise(0.25).rows(before, after)) == max(1, round(0.25 * 10))
+
+
+def test_zero_radius_is_erm_bit_for_bit():
+    assert same(trained(lambda b, m: aesam.SAM(b, m, rho=0.0)), trained(METHODS["erm"]))
+
+
+@pytest.mark.parametrize(("lambdas", "expected"), [((-1.0, 1.0), 0.50), ((0.0, 2.0), 0.20)])
+def test_share_of_sam_on_normal_squared_norms_is_the_paper_s(lambdas, expected):
+    total = 40_000
+    policy = Adaptive(*lambdas, total_steps=total)
+    state, fired = policy.start(), 0
+    draws = 100.0 + torch.randn(total, generator=torch.Generator().manual_seed(0)).double()
+    for t, x in enumerate(draws.tolist()):
+        decision, state = policy.decide(Observation(t, x), state)
+        fired += decision.use_sam
+    assert fired / total == pytest.approx(expected, abs=0.02)
+
+
+def test_always_and_never_ignore_what_they_see():
+    for x in (0.0, 1e300):
+        assert Always().decide(Observation(0, x), {})[0].use_sam
+        assert not Never().decide(Observation(0, x), {})[0].use_sam
