@@ -1,0 +1,67 @@
+"""`import aesam` loads torch and the standard library, and the layers point one way."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import aesam
+
+SOURCE = Path(aesam.__file__).parent
+LOADED = """
+import sys, torch
+before = {name.partition(".")[0] for name in sys.modules}
+import aesam
+after = {name.partition(".")[0] for name in sys.modules}
+print(*sorted(after - before - set(sys.stdlib_module_names)))
+"""
+
+#: Each layer may import only from those before it.
+LAYERS = [
+    {"checks", "tensors"},
+    {"axis", "gradient"},
+    {"policies", "ascents", "samples", "between", "combine", "guards", "closures"},
+    {"displacement", "perturbed", "construction"},
+    {"run"},
+    {"parts"},
+    {"checkpoint"},
+    {"optimizer"},
+    {"methods", "wrappers"},
+]
+
+
+def test_import_loads_torch_and_nothing_else_beyond_the_standard_library():
+    found = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, check=True, text=True
+    )
+    assert found.stdout.split() == ["aesam"]
+
+
+def imported_by(module):
+    for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "aesam":
+            yield from (a.name for a in node.names if (SOURCE / f"{a.name}.py").exists())
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aesam."):
+            yield node.module.split(".")[1]
+
+
+def test_imports_point_one_way():
+    level = {module: i for i, layer in enumerate(LAYERS) for module in layer}
+    assert set(level) == {p.stem for p in SOURCE.glob("*.py")} - {"__init__"}
+    for module in level:
+        for other in imported_by(module):
+            assert level[other] < level[module], f"{module} imports {other}"
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in aesam.__all__:
+        assert getattr(aesam, name) is not None
+        assert name == "__version__" or getattr(aesam, name).__doc__
+
+
+def test_no_module_assigns_to_param_data():
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign):
+                assert not any(getattr(t, "attr", "") == "data" for t in node.targets), path
+            assert not isinstance(node, ast.Assert), f"{path} validates with assert"
