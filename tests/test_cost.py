@@ -30,7 +30,7 @@ def peak_bytes(step):
 
 def backward(params):
     for p in params:
-        p.grad = torch.ones_like(p)
+        p.grad = torch.rand_like(p)
 
 
 def steps_of(opt, params):
@@ -73,7 +73,7 @@ def test_extra_peak_memory_is_within_its_number_of_copies(method):
     opt = METHODS[method](torch.optim.SGD(own, lr=0.1, momentum=0.9), **always)
     extra = (peak_bytes(steps_of(opt, own)) - base) / (4 * SIZE)
     assert opt.state_dict()["aesam"]["counts"]["sam"] > 0
-    assert extra <= COPIES[method] + 0.01
+    assert COPIES[method] - 0.5 < extra <= COPIES[method] + 0.01
 
 
 class HostReads(TorchDispatchMode):

@@ -24,6 +24,17 @@ def test_batchnorm_counts_each_batch_once(form):
     assert same(list(model.buffers()), list(single.buffers()))
 
 
+def test_a_compiled_model_is_not_compiled_again_by_the_second_pass():
+    net = stochastic_net()
+    compiled = torch.compile(net, backend="eager")
+    problem = Problem(compiled)
+    opt = aesam.SAM(BASES["sgd"](compiled.parameters()), compiled)
+    problem.train(opt, 2)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        problem.train(opt, 3, start=2)
+    assert net[1].num_batches_tracked == 5
+
+
 def test_without_the_model_buffers_are_left_alone():
     model = stochastic_net()
     problem = Problem(model)
@@ -71,7 +82,7 @@ def noise_of(model, opt, problem, t, form):
 
     def losses(*_):
         mask = model[3](torch.ones(16).double())
-        drawn.append((mask.tolist(), random.random(), float(np.random.rand())))  # noqa: NPY002
+        drawn.append((mask.tolist(), random.random(), float(np.random.rand())))
         return problem.losses(t)
 
     if form == "closure":
@@ -91,7 +102,7 @@ def noise_of(model, opt, problem, t, form):
                 losses().mean().backward()
         opt.step()
         opt.zero_grad()
-    return drawn, (torch.rand(3).tolist(), random.random(), float(np.random.rand()))  # noqa: NPY002
+    return drawn, (torch.rand(3).tolist(), random.random(), float(np.random.rand()))
 
 
 @pytest.mark.parametrize("form", ["closure", "own passes"])
@@ -103,7 +114,7 @@ def test_pass_two_replays_dropout_and_then_goes_on_as_after_pass_one(form):
         opt = METHODS[method](BASES["sgd"](model.parameters()), model)
         torch.manual_seed(1)
         random.seed(1)
-        np.random.seed(1)  # noqa: NPY002
+        np.random.seed(1)
         results[method] = noise_of(model, opt, problem, 0, form)
     (first, second), after_sam = results["sam"]
     (only,), after_erm = results["erm"]

@@ -3,9 +3,11 @@
 import ast
 import subprocess
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import aesam
+from aesam.axis import Axis
 
 SOURCE = Path(aesam.__file__).parent
 LOADED = """
@@ -48,15 +50,24 @@ def imported_by(module):
 def test_imports_point_one_way():
     level = {module: i for i, layer in enumerate(LAYERS) for module in layer}
     assert set(level) == {p.stem for p in SOURCE.glob("*.py")} - {"__init__"}
-    for module in level:
+    for module, height in level.items():
         for other in imported_by(module):
-            assert level[other] < level[module], f"{module} imports {other}"
+            assert level[other] < height, f"{module} imports {other}"
 
 
 def test_every_public_name_exists_and_is_documented():
     for name in aesam.__all__:
         assert getattr(aesam, name) is not None
         assert name == "__version__" or getattr(aesam, name).__doc__
+
+
+def test_every_part_and_method_has_an_example_that_runs():
+    modules = (aesam.policies, aesam.ascents, aesam.samples, aesam.between, aesam.combine)
+    shown = [vars(aesam)[name] for name in aesam.__all__]
+    classes = [c for m in modules for c in vars(m).values() if is_dataclass(c)]
+    classes = [c for c in classes if issubclass(c, Axis)]
+    for thing in [*shown, *classes]:
+        assert not isinstance(thing, type) or ">>>" in thing.__doc__, thing
 
 
 def test_no_module_assigns_to_param_data():

@@ -108,7 +108,7 @@ def test_sparse_gradients_equal_dense_ones(method):
         for _ in range(12):
             rows_of_table = torch.randint(0, 10, (6,), generator=draw)  # with repetitions
 
-            def losses(rows=None, x=rows_of_table):
+            def losses(rows=None, table=table, head=head, x=rows_of_table):
                 i = slice(None) if rows is None else rows
                 return (head(table(x[i])) - 1).square().squeeze(1)
 
@@ -222,8 +222,7 @@ def displacement(opt, params):
     before = [p.detach().clone() for p in params]
     assert opt.needs_second_pass()
     with opt.perturbed():
-        moved = [p.detach() - b for p, b in zip(params, before, strict=True)]
-    return moved
+        return [p.detach() - b for p, b in zip(params, before, strict=True)]
 
 
 def test_each_group_has_its_radius_and_one_norm():

@@ -132,7 +132,7 @@ def test_bernoulli_draws_from_its_own_generator_with_its_probability(p, seed):
 )
 def test_policies_are_values(policy):
     assert pickle.loads(pickle.dumps(policy)) == policy
-    assert eval(repr(policy)) == policy  # noqa: S307
+    assert eval(repr(policy)) == policy
     with pytest.raises(AttributeError):
         policy.anything = 1
     assert isinstance(

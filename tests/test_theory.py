@@ -170,7 +170,7 @@ def test_larger_batches_allow_a_larger_step(pattern):
 
 
 def test_as_printed_the_mini_batch_bound_fails_for_few_steps():
-    """L = 3 cos w, σ = 0, SAM on every step, T = 16 < (8β/3)⁴: SAM climbs, the right is negative."""
+    """L = 3 cos w, σ = 0, SAM on every step, T = 16 < (8β/3)⁴: SAM climbs."""
     left, right = both_sides(NoisyCosine(3.0, 0.0, 1, start=0.5), [Always()], 16)
     assert left == pytest.approx(0.92, abs=0.01)
     assert right == pytest.approx(-5.3, abs=0.05)

@@ -41,7 +41,13 @@ class Between(Axis):
 
 @dataclass(frozen=True)
 class Plain(Between):
-    """The gradient as it is: ``d = g``."""
+    """The gradient as it is: ``d = g`` (Algorithm 1, line 10).
+
+    >>> g = torch.ones(2)
+    >>> Plain().adjust(Gradient([torch.zeros(2)], [g], radii=[0.05], norm=2**0.5), Memory())
+    >>> g
+    tensor([1., 1.])
+    """
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,11 @@ class Reuse(Between):
     without moves along ``d = g + α (‖g‖ / ‖g_v‖) g_v`` (line 11). All products are global. Before
     there is a ``g_v``, or when nothing but rounding is left of it, ``d = g``.
 
-    >>> Reuse(alpha=0.3)
-    Reuse(alpha=0.3)
+    >>> w, g, g_v = torch.zeros(2), torch.tensor([3.0, 0.0]), torch.tensor([0.0, 5.0])
+    >>> kept = Memory({"norm": 5.0}, {w: g_v})
+    >>> Reuse(alpha=0.5).adjust(Gradient([w], [g], radii=[0.05], norm=3.0), kept)
+    >>> g
+    tensor([3.0000, 1.5000])
     """
 
     alpha: float = 0.5

@@ -27,7 +27,11 @@ class Combine(Axis):
 
 @dataclass(frozen=True)
 class Replace(Combine):
-    """SAM's: ``d = g_s``."""
+    """SAM's: ``d = g_s`` (Eq. 2; Algorithm 1, line 7).
+
+    >>> Replace().needs_first_gradient
+    False
+    """
 
     def combine(self, first: Gradient, params: list[Tensor], second: list[Tensor]) -> None:
         return None
@@ -39,8 +43,11 @@ class Mix(Combine):
 
     A tensor without a second gradient has none in ``d``; one without a first counts it as zero.
 
-    >>> Mix(alpha=0.8)
-    Mix(alpha=0.8)
+    >>> import torch
+    >>> w, g, g_s = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    >>> Mix(alpha=0.8).combine(Gradient([w], [g], radii=[0.05], norm=1.0), [w], [g_s])
+    >>> g_s
+    tensor([0.2000, 0.8000])
     """
 
     alpha: float = 0.8

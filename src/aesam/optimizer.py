@@ -35,8 +35,19 @@ or own the passes:
     opt.step()"""
 
 
+UNSYNCHRONISED = """\
+needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that
+disagree would wait for each other for ever. Decide after a backward() that synchronises."""
+
+
 class NonFiniteGradient(FloatingPointError, RuntimeError):
-    """A gradient was infinite or NaN, and ``nonfinite="raise"`` was asked for."""
+    """A gradient was infinite or NaN, and ``nonfinite="raise"`` was asked for.
+
+    Python's name for it is FloatingPointError; torch raises RuntimeError where it checks gradients.
+
+    >>> issubclass(NonFiniteGradient, FloatingPointError)
+    True
+    """
 
 
 class SharpnessAware(torch.optim.Optimizer):
@@ -216,6 +227,8 @@ class SharpnessAware(torch.optim.Optimizer):
         state = self._run
         state.ready_for("needs_second_pass()")
         state.discard()
+        if not getattr(self.model, "require_backward_grad_sync", True):
+            raise RuntimeError(UNSYNCHRONISED)
         before = self._losses_before(losses)
         random, state.random = state.random, None
         if random is None and self.parts.move_before_pass:

@@ -19,7 +19,6 @@ from aesam.policies import Decision, Observation, Policy
 from aesam.run import Committed, Pending, Run, SecondPass, StepRecord
 from aesam.samples import Samples
 
-
 CHANGED_GRADIENTS = """\
 the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
 second pass, on the final direction."""

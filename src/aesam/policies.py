@@ -29,7 +29,11 @@ State = dict[str, float]
 
 @dataclass(frozen=True)
 class Observation:
-    """What a policy may look at: the step's index ``t``, ``‖g‖²`` and its own generator."""
+    """What a policy may look at: the step's index ``t``, ``‖g‖²`` and its own generator.
+
+    >>> Observation(step=3, squared_norm=0.25).generator is None
+    True
+    """
 
     step: int
     squared_norm: float
@@ -41,6 +45,9 @@ class Decision:
     """Take the second gradient or not, and why: ``μ_t``, ``σ_t`` and the threshold if any.
 
     ``notice`` is a sentence for the user, shown once as a warning.
+
+    >>> Decision(True).use_sam
+    True
     """
 
     use_sam: bool

@@ -19,8 +19,11 @@ from aesam.tensors import Room
 class StepRecord:
     """What the last finished step saw and did.
 
-    ``mean`` (μ_t), ``std`` (σ_t) and ``threshold`` (μ_t + c_t σ_t) are None where the policy has
-    none.
+    ``mean`` (μ_t, Eq. 4), ``std`` (σ_t, Eq. 5) and ``threshold`` (μ_t + c_t σ_t) are None where
+    the policy has none.
+
+    >>> StepRecord(index=0, used_sam=True, squared_norm=4.0).threshold is None
+    True
     """
 
     index: int

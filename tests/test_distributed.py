@@ -1,0 +1,118 @@
+"""Two processes are one: DDP and FSDP2 on gloo, against a single process on the whole batch."""
+
+import copy
+import os
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from problems import METHODS, Problem, mlp, weights
+from torch import distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+pytestmark = pytest.mark.slow
+STEPS, RANKS = 24, 2
+GATHERED = "fsdp2 that keeps its weights gathered between the passes"
+
+
+def new_optimizer(method, params, model):
+    return METHODS[method](torch.optim.SGD(params, lr=0.1, momentum=0.9), model, rho=0.2)
+
+
+def one_process(method):
+    model = mlp()
+    problem = Problem(model)
+    opt = new_optimizer(method, model.parameters(), model)
+    used = []
+    for t in range(STEPS):
+        problem.step(opt, t)
+        used.append(opt.last_step.used_sam)
+    return weights(model), used, opt.last_step.squared_norm
+
+
+class Shard(Problem):
+    """This rank's rows of each batch; the mean over equal shards is the mean over the batch."""
+
+    def __init__(self, model, rank):
+        super().__init__(model)
+        rows = self.x.shape[1] // RANKS
+        self.x = self.x[:, rank * rows : (rank + 1) * rows]
+        self.y = self.y[:, rank * rows : (rank + 1) * rows]
+
+
+def wrapped_by(kind, model):
+    if kind == "fsdp2":
+        return fully_shard(model)
+    if kind == GATHERED:
+        for layer in (model[0], model[2]):
+            fully_shard(layer, reshard_after_forward=False)
+        fully_shard(model, reshard_after_forward=False).set_reshard_after_backward(False)
+        return model
+    return DistributedDataParallel(model, gradient_as_bucket_view=kind == "ddp, bucket views")
+
+
+def train_rank(rank, port, kind, method, results):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    try:
+        model = wrapped_by(kind, mlp())
+        problem = Shard(model, rank)
+        opt = new_optimizer(method, model.parameters(), model)
+        if kind.startswith("ddp"):
+            with model.no_sync(), pytest.raises(RuntimeError, match="inside no_sync"):
+                problem.step(opt, 0)
+        used = []
+        for t in range(STEPS):
+            if t == STEPS // 2:  # on the way, a checkpoint of this rank
+                opt.load_state_dict(copy.deepcopy(opt.state_dict()))
+            opt.zero_grad()
+            problem.own_passes(opt, t) if t % 2 else problem.step(opt, t)
+            used.append(opt.last_step.used_sam)
+            if kind == GATHERED:  # which any optimizer's step asks of its user
+                for layer in model.modules():
+                    getattr(layer, "reshard", bool)()
+        whole = [w.full_tensor() if hasattr(w, "full_tensor") else w for w in weights(model)]
+        results.put((rank, [w.numpy() for w in whole], used, opt.last_step.squared_norm))
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("ddp", "ae-sam"),
+        ("ddp, bucket views", "ae-looksam"),
+        ("ddp", "ss-sam"),
+        ("fsdp2", "ae-looksam"),
+        (GATHERED, "looksam"),
+    ],
+)
+def test_two_processes_equal_one_on_the_whole_batch(kind, method):
+    expected, used, squared_norm = one_process(method)
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    args = (free_port(), kind, method, results)
+    workers = [context.Process(target=train_rank, args=(r, *args)) for r in range(RANKS)]
+    try:
+        for worker in workers:
+            worker.start()
+        found = [results.get(timeout=120) for _ in workers]
+    finally:
+        for worker in workers:
+            worker.join(30)
+            worker.kill()
+    for _, ends, decisions, norm in found:
+        assert decisions == used
+        assert norm == pytest.approx(squared_norm, rel=1e-9)
+        for left, right in zip(ends, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-10)
