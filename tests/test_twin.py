@@ -37,7 +37,9 @@ def flat(model: torch.nn.Module) -> np.ndarray:
 
 @pytest.mark.parametrize("form", ["closure", "own passes"])
 @pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "raw"])
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(
+    "base", [pytest.param(b, marks=[pytest.mark.slow] * (b in ("nesterov", "adam"))) for b in BASES]
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_method_equals_its_literal_twin(method, base, normalize, form):
     model = mlp()
