@@ -156,7 +156,8 @@ def test_a_plain_torch_checkpoint_loaded_into_the_base_keeps_the_radius():
     plain = BASES["sgd"](model.parameters())
     opt = aesam.SAM(BASES["sgd"](model.parameters()), rho=0.3)
     opt.base.load_state_dict(plain.state_dict())
-    assert "rho" not in opt.param_groups[0]
+    assert opt.param_groups[0]["rho"] == 0.3
+    opt.load_state_dict(opt.state_dict())
     next(model.parameters()).grad = torch.ones(4, 3).double()
     before = weights(model)[0]
     assert opt.needs_second_pass()

@@ -67,8 +67,7 @@ class RandomSubset(Ascent):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks.share("beta", self.beta)
-        checks.whole("seed", self.seed, least=0)
+        self._keep(beta=checks.share("beta", self.beta), seed=checks.seed("seed", self.seed))
 
     @property
     def needs_norm_of_each(self) -> bool:

@@ -53,7 +53,15 @@ class Axis:
         return None
 
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
-        """Change the weights after the base optimizer did; ``carried`` is from ``combine``."""
+        """Change the weights after the base optimizer did.
+
+        ``carried`` is what a combination's ``combine`` returned, None for the other axes.
+        """
+
+    def _keep(self, **checked: bool | int | float | str) -> None:
+        """Put checked settings in place of the given ones: plain numbers that any file can hold."""
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def settings(self) -> dict[str, bool | int | float | str]:
         """The constructor's plain values, kept in checkpoints to notice a changed setting."""

@@ -1,5 +1,6 @@
 """What a step without a second gradient does."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -70,7 +71,7 @@ class Reuse(Between):
     remembers = ("norm",)
 
     def __post_init__(self) -> None:
-        checks.finite("alpha", self.alpha)
+        self._keep(alpha=checks.finite("alpha", self.alpha))
 
     def adjust(self, gradient: Gradient, memory: Memory) -> None:
         if not memory.tensors:
@@ -87,10 +88,11 @@ class Reuse(Between):
             return None
         owners, g, g_s = _aligned(first, params, second)
         g_v = room.take(owners, g)
-        raw_squared_norm = first.squared_norm * first.scale * first.scale
-        share = tensors.dot(g, g_s, room=g_v, shards_of=owners) / raw_squared_norm
+        length = first.norm * first.scale
+        unit = min(1.0 / length, 1e38)  # g·unit has length 1: no square leaves the dtype's range
+        along = tensors.dot(g, g_s, unit, room=g_v, shards_of=owners)
         tensors.assign(g_v, g)
-        tensors.scale(g_v, -share)
+        tensors.scale(g_v, along / -(unit * length * length))
         tensors.add(g_v, g_s)
         tensors.scale(g_v, 1.0 / first.scale)
         negligible = tensors.norm(g_s, owners) * (4.0 * tensors.largest_eps(g_s) / first.scale)
@@ -99,7 +101,7 @@ class Reuse(Between):
 
     def remember(self, lesson: Lesson, numbers: list[float], memory: Memory) -> Memory:
         norm, negligible = numbers
-        if norm <= negligible:
+        if not negligible < norm < math.inf:
             return Memory()
         return Memory({"norm": norm}, dict(zip(lesson.params, lesson.tensors, strict=True)))
 

@@ -15,7 +15,10 @@ from aesam.run import Committed, Run, start
 
 VERSION = 1
 _KEYS = {"version", "method", "step", "policy", "between", "ascent", "generators", "counts"}
-_SHAPED_LIKE_PARAMETER = ("momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+_SHAPED_LIKE_PARAMETER = (
+    "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg",
+    "grad_avg", "sum", "prev", "step_size", "ax", "acc_delta",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,22 +32,38 @@ def pack(parts: Parts, normalize: bool, state: Run, groups: list[dict[str, Any]]
     """Plain numbers, strings and tensors only, so that ``weights_only=True`` loads them."""
     done = state.committed
     index = {p: i for i, p in enumerate(_parameters(groups))}
+    settings = _settings_of(parts, normalize)
     return {
         "version": VERSION,
         "method": parts.method,
         "step": done.step,
-        "policy": {"settings": parts.policy.settings(), "state": dict(done.policy)},
-        "between": {
-            "settings": parts.between.settings(),
-            **_pack_memory(done.between, index),
-        },
-        "ascent": {
-            "settings": {**parts.ascent.settings(), "normalize": normalize},
-            **_pack_memory(done.ascent, index),
-        },
+        "policy": {"settings": settings["policy"], "state": dict(done.policy)},
+        "between": {"settings": settings["between"], **_pack_memory(done.between, index)},
+        "ascent": {"settings": settings["ascent"], **_pack_memory(done.ascent, index)},
         "generators": {name: s.clone() for name, s in done.generators.items()},
         "counts": {"sam": done.sam_steps, "skipped": state.skipped},
     }
+
+
+def _settings_of(parts: Parts, normalize: bool) -> dict[str, dict[str, Any]]:
+    """What the constructor was given, by section; parts without a state stand with another.
+
+    A generator goes on from the checkpoint whatever the seed, so seeds are left out.
+    """
+    by_section = {
+        "policy": parts.policy.settings(),
+        "between": {**parts.between.settings(), **_prefixed("combine", parts.combine)},
+        "ascent": {
+            **parts.ascent.settings(),
+            **_prefixed("samples", parts.samples),
+            "normalize": normalize,
+        },
+    }
+    return {s: {k: v for k, v in kept.items() if k != "seed"} for s, kept in by_section.items()}
+
+
+def _prefixed(name: str, axis: Axis) -> dict[str, Any]:
+    return {f"{name}.{key}": value for key, value in axis.settings().items() if key != "seed"}
 
 
 def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optimizer) -> Loaded:
@@ -133,7 +152,7 @@ def _check_base_part(saved: dict[str, Any], base: torch.optim.Optimizer) -> None
         raise _damaged("param_groups", f"a list was expected, found {type(groups).__name__}")
     for i, group in enumerate(cast(list[Any], groups)):
         found = _dict(f"param_groups[{i}]", group)
-        missing = [k for k in ("params", "rho", "lr") if k not in found and k in _known(base)]
+        missing = [k for k in _numbers_of(base) if k not in found]
         if missing:
             raise _damaged(f"param_groups[{i}]", f"missing keys {missing}")
     params = _parameters(base.param_groups)
@@ -144,8 +163,10 @@ def _check_base_part(saved: dict[str, Any], base: torch.optim.Optimizer) -> None
             _check_shapes(i, cast(dict[str, Any], entry), params[i])
 
 
-def _known(base: torch.optim.Optimizer) -> set[str]:
-    return {"params", *base.defaults}
+def _numbers_of(base: torch.optim.Optimizer) -> list[str]:
+    """The settings that a group of this optimizer must have; switches may be of a later torch."""
+    numbers = [k for k, v in base.defaults.items() if isinstance(v, int | float | tuple | Tensor)]
+    return ["params", *(k for k in numbers if not isinstance(base.defaults[k], bool))]
 
 
 def _check_shapes(i: int, entry: dict[str, Any], param: Tensor) -> None:
@@ -177,15 +198,10 @@ def _read(
         step=step,
         sam_steps=sam_steps,
     )
-    here = {
-        "policy": parts.policy.settings(),
-        "between": parts.between.settings(),
-        "ascent": {**parts.ascent.settings(), "normalize": normalize},
-    }
     differences = [
         f"{name} was saved with {key}={sections[name]['settings'].get(key)!r}; this optimizer "
         f"goes on with {key}={value!r}"
-        for name, settings in here.items()
+        for name, settings in _settings_of(parts, normalize).items()
         for key, value in settings.items()
         if sections[name]["settings"].get(key) != value
     ]

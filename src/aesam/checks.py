@@ -68,6 +68,13 @@ def whole(name: str, value: object, least: int) -> int:
     return int(value)
 
 
+def seed(name: str, value: object) -> int:
+    number = whole(name, value, least=0)
+    if number >= 2**63:
+        raise ValueError(f"{name} must be a whole number from 0 to 2**63 - 1, got {value!r}")
+    return number
+
+
 def flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(

@@ -54,7 +54,7 @@ class Mix(Combine):
     needs_first_gradient = True
 
     def __post_init__(self) -> None:
-        checks.finite("alpha", self.alpha)
+        self._keep(alpha=checks.finite("alpha", self.alpha))
 
     def combine(self, first: Gradient, params: list[Tensor], second: list[Tensor]) -> None:
         tensors.scale(second, self.alpha)

@@ -32,18 +32,23 @@ class Displacement:
         if any(factors):
             with torch.no_grad():
                 tensors.add_each(direction.params, direction.vectors, factors)
-            self._gather_again()
+            self._forget_copies()
 
     def restore(self) -> None:
         """Bring the weights back; harmless if done already or cut short and done again."""
         with torch.no_grad():
             tensors.assign(self._params, self._saved)
-        self._gather_again()
+        self._forget_copies()
         params, self._params, saved, self._saved = self._params, [], self._saved, []
         self._room.give(params, saved)
 
-    def _gather_again(self) -> None:
-        """FSDP2 may hold gathered weights from before the move: make it let go of them."""
+    def _forget_copies(self) -> None:
+        """Copies of the weights from before the move must not be used: cast or gathered ones.
+
+        An autocast region around both passes keeps the weights that it has cast; FSDP2 may keep
+        those that it has gathered.
+        """
+        torch.clear_autocast_cache()
         for module in self._sharded:
             module.reshard()
 

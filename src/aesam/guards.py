@@ -15,15 +15,16 @@ from aesam import tensors
 class Buffers:
     """The model's buffers as they are now: BatchNorm's statistics and counters, and all others.
 
-    Restoring is exact, also where the forward pass puts a new tensor in a buffer's place, and
-    writes nothing that did not change, so a compiled model is not compiled again.
+    Restoring is exact, also where the forward pass puts a new tensor in a buffer's place; buffers
+    keep their storage, so a compiled model is not compiled again.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
         modules = [] if model is None else [m for m in model.modules() if _buffers_of(m)]
         self._bound = [(m, dict(_buffers_of(m))) for m in modules]
         held = {id(t): t for _, names in self._bound for t in names.values() if t is not None}
-        self._tensors = list(held.values())
+        # An expanded tensor has fewer numbers than elements: nothing writes to it in place.
+        self._tensors = [t for t in held.values() if 0 not in t.stride() or t.numel() <= 1]
         self._copies = [t.detach().clone() for t in self._tensors]
 
     def restore(self) -> None:

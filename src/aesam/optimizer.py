@@ -1,7 +1,6 @@
 """The step itself: decide → ascend → second gradient → restore → base step."""
 
 import copy
-import sys
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,13 +14,20 @@ from aesam import checkpoint, checks, closures, gradient, parts, tensors
 from aesam.ascents import AlongGradient, Ascent
 from aesam.between import Between, Plain
 from aesam.combine import Combine, Replace
-from aesam.construction import check_base, check_model, check_part, set_default_radius
+from aesam.construction import (
+    check_base,
+    check_model,
+    check_part,
+    keep_radius_on_load,
+    set_default_radius,
+)
 from aesam.displacement import Displacement
 from aesam.guards import Buffers, RandomState, replayed
 from aesam.perturbed import Perturbed
 from aesam.policies import Policy
-from aesam.run import Pending, Run, SecondPass, StepRecord, start
+from aesam.run import Committed, Pending, Run, SecondPass, StepRecord, start
 from aesam.samples import Samples, WholeBatch
+from aesam.stack import frames_to_user, scaler_above
 
 NOTHING_DECIDED = """\
 step() has nothing to apply: no closure was given and nothing was decided since the last step. Use
@@ -34,6 +40,19 @@ or own the passes:
             ...                   # forward and backward again, on the same batch
     opt.step()"""
 
+
+CLOSURE_IN_SCALER = """\
+scaler.step(opt, closure) cannot unscale the gradients that the closure makes: call
+opt.step(closure, scaler=scaler), then scaler.update()"""
+
+SCALE_NOT_GIVEN = """\
+the scaler's scale was not known when needs_second_pass() decided: leave the gradients of the first
+pass scaled, call opt.needs_second_pass(grad_scale=scaler.get_scale()), scale the loss of the second
+pass too, and unscale after it."""
+
+STILL_SCALED = """\
+the gradients are still scaled. Call scaler.unscale_(opt), if at all, after the second pass and not
+before it, then scaler.step(opt)."""
 
 UNSYNCHRONISED = """\
 needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that
@@ -102,19 +121,20 @@ class SharpnessAware(torch.optim.Optimizer):
         nonfinite: str = "skip",
     ) -> None:
         self.base = check_base(base, SharpnessAware)
-        self.model = check_model(model)
+        self.model = check_model(model, base)
         self.parts = parts.Parts(
             policy=check_part("policy", policy, Policy),
-            ascent=check_part("ascent", ascent or AlongGradient(), Ascent),
-            samples=check_part("samples", samples or WholeBatch(), Samples),
-            between=check_part("between", between or Plain(), Between),
-            combine=check_part("combine", combine or Replace(), Combine),
+            ascent=check_part("ascent", _or(ascent, AlongGradient()), Ascent),
+            samples=check_part("samples", _or(samples, WholeBatch()), Samples),
+            between=check_part("between", _or(between, Plain()), Between),
+            combine=check_part("combine", _or(combine, Replace()), Combine),
         )
         self.normalize = checks.flag("normalize", normalize)
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}')
         self.nonfinite = nonfinite
         set_default_radius(base, checks.at_least_zero("rho", rho))
+        keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
         self._run = Run(start(self.parts.policy.start(), self.parts.by_name))
         # torch's own constructor would copy the groups; this is the part of it that is wanted.
@@ -199,7 +219,7 @@ class SharpnessAware(torch.optim.Optimizer):
         state = self._run
         state.ready_for("first_pass()")
         state.discard()
-        if state.random is None:
+        if state.random is None or not self._has_gradients():
             state.random = RandomState(self._devices())
         moved = parts.displacement_before_pass(
             self.parts, self.base, self.normalize, self.model, state.room
@@ -233,10 +253,11 @@ class SharpnessAware(torch.optim.Optimizer):
         random, state.random = state.random, None
         if random is None and self.parts.move_before_pass:
             raise RuntimeError("this method moves the weights first: use `with opt.first_pass():`")
-        scale = checks.positive("grad_scale", float(grad_scale))
+        scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
+        scale = checks.positive("grad_scale", scale)
         with torch.no_grad():
             each = self.parts.ascent.needs_norm_of_each
-            measured = gradient.read(self.param_groups, self.defaults["rho"], scale, each)
+            measured = gradient.read(self.param_groups, self._default_radius(), scale, each)
             if not measured.is_finite:
                 state.pending = Pending(after=None)
                 return False
@@ -269,7 +290,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 finally:
                     buffers.restore()
             with torch.no_grad():
-                params, _ = gradient.with_gradient(self.param_groups, self.defaults["rho"])
+                params, _ = gradient.with_gradient(self.param_groups, self._default_radius())
                 parts.finish_second_pass(self.parts, state, pending, first, params)
         except BaseException:
             self._clear_gradients()
@@ -294,16 +315,19 @@ class SharpnessAware(torch.optim.Optimizer):
         Returns:
             The loss at ``w`` with a closure, None without.
         """
+        self._run.ready_for("step()")
         if closure is None:
             self._take(scaler)
             return None
-        if scaler is None:
-            _refuse_a_scaler_in_between()
+        if scaler is None and scaler_above() is not None:
+            raise RuntimeError(CLOSURE_IN_SCALER)
         passes = closures.wrap(
             closure, self.parts.samples.selects_rows, self.zero_grad, scaler, type(self).__name__
         )
         with self.first_pass(), torch.enable_grad():
             loss = passes.first()
+        if not self._has_gradients():
+            self._warn_once("no parameter has a gradient: does the closure call backward()?")
         scale = 1.0 if scaler is None else scaler.get_scale()
         if self.needs_second_pass(grad_scale=scale, losses=passes.losses):
             with self.perturbed() as at, torch.enable_grad():
@@ -335,7 +359,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 "perturbed() is not needed now: needs_second_pass() returned False, or the second "
                 "pass was made already. Call opt.step() next."
             )
-        if parts.versions_of(pending.ahead.gradient) != pending.ahead.versions:
+        if parts.was_changed(pending.ahead):
             raise RuntimeError(parts.CHANGED_GRADIENTS)
         return pending, pending.ahead
 
@@ -369,33 +393,57 @@ class SharpnessAware(torch.optim.Optimizer):
         elif state.pending.after is None:
             self._skip()
         else:
-            self._apply(state.pending)
+            self._check_scale(state.pending)
+            self._apply(state.pending, state.pending.after)
 
     def _skip(self) -> None:
         self._run.discard()
-        message = f"step {self._run.committed.step}: a gradient is infinite or NaN"
         if self.nonfinite == "raise":
-            raise NonFiniteGradient(f"{message}; the weights are as before")
+            step = self._run.committed.step
+            raise NonFiniteGradient(
+                f"a gradient is infinite or NaN at step {step}; the weights are as before"
+            )
         self._warn_once(
             "a gradient is infinite or NaN: the update was skipped and the weights are as before; "
-            "further ones are counted in skipped_steps",
-            f"{message}: ",
+            "further ones are counted in skipped_steps"
         )
 
-    def _apply(self, pending: Pending) -> None:
-        state, after = self._run, pending.after
-        state.pending = None
-        for hook in self._optimizer_step_pre_hooks.values():
-            hook(self, (self,), {})
-        self.base.step()
-        for axis in self.parts.by_name.values():
+    def _check_scale(self, pending: Pending) -> None:
+        """What the base is about to apply must be unscaled, once, after the second pass."""
+        if pending.scale == 1.0:
+            scaler = scaler_above()
+            if scaler is not None and scaler.get_scale() != 1.0:
+                raise RuntimeError(SCALE_NOT_GIVEN)
+        elif pending.norm_of_second > 0.0 and pending.scale >= 4.0:
+            params, _ = gradient.with_gradient(self.param_groups, self._default_radius())
+            now = tensors.norm_on_host(gradient.gradients_of(params))
+            if now > pending.norm_of_second / 2.0:
+                raise RuntimeError(STILL_SCALED)
+
+    def _apply(self, pending: Pending, after: Committed) -> None:
+        state = self._run
+        try:
+            for hook in self._optimizer_step_pre_hooks.values():
+                hook(self, (self,), {})
+            self.base.step()
             with torch.no_grad():
-                axis.after_base_step(self.base, pending.carried)
-        if after is not None:
-            drawn = parts.end_of(pending.generators)
-            state.commit(replace(after, generators=drawn), pending.record)
+                for name, axis in self.parts.by_name.items():
+                    carried = pending.carried if name == "combine" else None
+                    axis.after_base_step(self.base, carried)
+        except BaseException:
+            state.discard()
+            raise
+        state.pending = None
+        drawn = parts.end_of(pending.generators)
+        state.commit(replace(after, generators=drawn), pending.record)
         for hook in self._optimizer_step_post_hooks.values():
             hook(self, (self,), {})
+
+    def _default_radius(self) -> float:
+        return self.defaults.get("rho", 0.05)
+
+    def _has_gradients(self) -> bool:
+        return any(p.grad is not None for group in self.param_groups for p in group["params"])
 
     def _clear_gradients(self) -> None:
         for group in self.param_groups:
@@ -405,10 +453,10 @@ class SharpnessAware(torch.optim.Optimizer):
     def _devices(self) -> set[torch.device]:
         return {p.device for group in self.param_groups for p in group["params"]}
 
-    def _warn_once(self, text: str, prefix: str = "") -> None:
+    def _warn_once(self, text: str) -> None:
         if text not in self._run.warned:
             self._run.warned.add(text)
-            warnings.warn(prefix + text, stacklevel=_frames_of_torch_and_us())
+            warnings.warn(text, stacklevel=frames_to_user())
 
     # Saving, loading, copying ------------------------------------------------------------
 
@@ -441,32 +489,15 @@ class SharpnessAware(torch.optim.Optimizer):
         kept = ("base", "model", "parts", "normalize", "nonfinite", "_run")
         return {name: self.__dict__[name] for name in kept}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        keep_radius_on_load(self.base)
+
     def _patch_step_function(self) -> None:
         # torch would run step hooks before the first pass, with nothing to clip yet; ours run
         # around the base optimizer's update.
         self._zero_grad_profile_name = f"Optimizer.zero_grad#{type(self).__name__}.zero_grad"
 
 
-def _refuse_a_scaler_in_between() -> None:
-    """``scaler.step(opt, closure)`` would apply scaled gradients: it unscales before, not after."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    for _ in range(6):
-        if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
-            raise RuntimeError(
-                "scaler.step(opt, closure) cannot unscale the gradients that the closure makes: "
-                "call opt.step(closure, scaler=scaler), then scaler.update()"
-            )
-        if frame.f_back is None:
-            return
-        frame = frame.f_back
-
-
-def _frames_of_torch_and_us() -> int:
-    """How far up the stack the user's own line is, for a warning that points at it."""
-    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if name.partition(".")[0] not in ("aesam", "torch", "contextlib"):
-            break
-        frame, level = frame.f_back, level + 1
-    return level
+def _or(given: Any, default: Any) -> Any:
+    return default if given is None else given

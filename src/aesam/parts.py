@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -58,28 +58,47 @@ def decide(
     """Ask the policy; without a second gradient, make ``d`` of the first at once."""
     drawn = _generators_at(done)
     now = Observation(done.step, measured.squared_norm, drawn.get("policy"))
-    decision, policy_state = parts.policy.decide(now, dict(done.policy))
+    decision, policy_state = _answer(parts.policy, parts.policy.decide(now, dict(done.policy)))
+    use_sam = bool(decision.use_sam)
     after = replace(
         done,
         policy=policy_state,
         ascent=parts.ascent.observe(measured, done.ascent),
         step=done.step + 1,
-        sam_steps=done.sam_steps + decision.use_sam,
+        sam_steps=done.sam_steps + use_sam,
     )
     record = StepRecord(
         done.step,
-        decision.use_sam,
+        use_sam,
         measured.squared_norm,
         decision.mean,
         decision.std,
         decision.threshold,
     )
-    pending = Pending(after, record, drawn)
-    if decision.use_sam:
+    pending = Pending(after, record, drawn, scale=measured.scale)
+    if use_sam:
         pending.ahead = SecondPass(measured, versions_of(measured), random, losses)
     else:
         parts.between.adjust(measured, done.between)
     return pending, decision
+
+
+def _answer(policy: Policy, answer: Any) -> tuple[Decision, dict[str, float]]:
+    """What ``decide`` returned, if it is what can be acted on and saved."""
+    name = type(policy).__name__
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Decision)):  # pyright: ignore
+        raise TypeError(f"{name}.decide must return (Decision(...), state), got {answer!r}")
+    decision, state = cast(tuple[Decision, dict[str, float]], answer)
+    if state.keys() != policy.start().keys() or not all(map(_is_number, state.values())):
+        raise TypeError(
+            f"{name}.decide must return a state of finite numbers under the keys of start(), "
+            f"{sorted(policy.start())}, got {state!r}"
+        )
+    return decision, state
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def keep_first(parts: Parts, first: Gradient, room: tensors.Room) -> Gradient:
@@ -101,6 +120,7 @@ def finish_second_pass(
     second = gradient.gradients_of(params)
     lesson = parts.between.learn(first, params, second, state.room)
     total, numbers = _fetch(params, second, lesson, pending.norm_at_ascent)
+    pending.norm_of_second = total
     if pending.norm_at_ascent is not None:
         _refuse_other_scale(numbers.pop(), first)
     if not math.isfinite(total):
@@ -116,8 +136,18 @@ def finish_second_pass(
 
 def _refuse_other_scale(norm_at_ascent: float, first: Gradient) -> None:
     """``scaler.unscale_`` writes to the gradients without counting up their versions."""
-    if not math.isclose(norm_at_ascent, first.norm * first.scale, rel_tol=1e-3):
+    measurable = 0.0 < norm_at_ascent < math.inf
+    if measurable and not math.isclose(norm_at_ascent, first.norm * first.scale, rel_tol=1e-3):
         raise RuntimeError(CHANGED_GRADIENTS)
+
+
+def was_changed(ahead: SecondPass) -> bool:
+    """Whether other gradients than those decided on are in ``p.grad``; none there is no change."""
+    now = [p.grad for p in ahead.gradient.params]
+    replaced = any(
+        g is not None and g is not v for g, v in zip(now, ahead.gradient.values, strict=True)
+    )
+    return replaced or versions_of(ahead.gradient) != ahead.versions
 
 
 def versions_of(measured: Gradient) -> list[int]:

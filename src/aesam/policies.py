@@ -17,6 +17,7 @@ one takes ten lines:
 import math
 import sys
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
@@ -106,8 +107,7 @@ class Bernoulli(Policy):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks.probability("p", self.p)
-        checks.whole("seed", self.seed, least=0)
+        self._keep(p=checks.probability("p", self.p), seed=checks.seed("seed", self.seed))
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         (draw,) = to_host(torch.rand(1, generator=now.generator, dtype=torch.float64))
@@ -125,7 +125,7 @@ class Periodic(Policy):
     k: int = 5
 
     def __post_init__(self) -> None:
-        checks.whole("k", self.k, least=1)
+        self._keep(k=checks.whole("k", self.k, least=1))
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         return Decision(now.step % self.k == 0), state
@@ -160,24 +160,28 @@ class Adaptive(Policy):
     initial_variance: float = math.exp(-10)
 
     def __post_init__(self) -> None:
-        _check_thresholds(self.lambda1, self.lambda2)
-        checks.decay("delta", self.delta)
+        low, high = _thresholds(self.lambda1, self.lambda2)
         if self.total_steps is None:
             raise TypeError(
                 "total_steps must be given: the number of optimizer steps of the whole training, "
                 "for example epochs * len(loader)"
             )
-        checks.whole("total_steps", self.total_steps, least=1)
-        checks.positive("initial_variance", self.initial_variance)
+        self._keep(
+            lambda1=low,
+            lambda2=high,
+            delta=checks.decay("delta", self.delta),
+            total_steps=checks.whole("total_steps", self.total_steps, least=1),
+            initial_variance=checks.positive("initial_variance", self.initial_variance),
+        )
 
     def start(self) -> State:
-        return {"mean": 0.0, "variance": float(self.initial_variance)}
+        return {"mean": 0.0, "variance": self.initial_variance}
 
     def threshold_factor(self, step: int) -> float:
         """``c_t``, falling linearly from ``λ2`` at the start to ``λ1`` at ``total_steps``."""
-        total = self.total_steps or 1
+        total = cast(int, self.total_steps)
         if self.lambda1 == self.lambda2 or step >= total:
-            return float(self.lambda1)
+            return self.lambda1
         progress = step / total
         return progress * self.lambda1 + (1.0 - progress) * self.lambda2
 
@@ -192,7 +196,7 @@ class Adaptive(Policy):
         return decision, {"mean": mean, "variance": variance}
 
     def _notice(self, step: int) -> str | None:
-        if step < (self.total_steps or 0):
+        if step < cast(int, self.total_steps):
             return None
         return (
             f"training goes on past total_steps={self.total_steps}: the threshold stays at "
@@ -200,7 +204,7 @@ class Adaptive(Policy):
         )
 
 
-def _check_thresholds(lambda1: object, lambda2: object) -> None:
+def _thresholds(lambda1: object, lambda2: object) -> tuple[float, float]:
     low = checks.real("lambda1", lambda1, "a number <= lambda2")
     high = checks.real("lambda2", lambda2, "a number >= lambda1")
     if math.isnan(low) or math.isnan(high) or low > high:
@@ -210,3 +214,4 @@ def _check_thresholds(lambda1: object, lambda2: object) -> None:
             "lambda1 and lambda2 may be infinite only together and equal (-inf is SAM, inf is "
             f"ERM), got lambda1={lambda1}, lambda2={lambda2}"
         )
+    return low, high

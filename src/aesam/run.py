@@ -68,7 +68,9 @@ class Pending:
     generators: Mapping[str, torch.Generator] = field(default_factory=dict[str, torch.Generator])
     ahead: SecondPass | None = None
     norm_at_ascent: Tensor | None = None
+    norm_of_second: float = 0.0
     carried: Any = None
+    scale: float = 1.0
 
 
 class Run:

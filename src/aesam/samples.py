@@ -43,7 +43,7 @@ class LargestRise(Samples):
     gamma: float = 0.5
 
     def __post_init__(self) -> None:
-        checks.share("gamma", self.gamma)
+        self._keep(gamma=checks.share("gamma", self.gamma))
 
     @property
     def selects_rows(self) -> bool:

@@ -22,6 +22,8 @@ from torch.nn import Parameter
 
 _PLAIN = frozenset({Tensor, Parameter})
 _HALF = frozenset({torch.float16, torch.bfloat16})
+_SAFE_FACTOR = 6e4  # every floating dtype holds it
+_BATCH = 1 << 20
 _SMALL = 1024  # numbers in a tensor; above it, copying costs more than one more operation
 _MANY = 128  # tensors; so many small ones fit a core's cache together
 
@@ -45,9 +47,15 @@ def assign(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def add(targets: Sequence[Tensor], sources: Sequence[Tensor], factor: float = 1.0) -> None:
-    """``targets ← targets + factor · sources``."""
-    if targets:
-        torch._foreach_add_(local(targets), local(sources), alpha=factor)
+    """``targets ← targets + factor · sources``, also where the dtype cannot hold the factor."""
+    if not targets:
+        return
+    written, read = local(targets), local(sources)
+    if abs(factor) > _SAFE_FACTOR:
+        limit = min(torch.finfo(t.dtype).max for t in written)
+        while abs(factor) > limit:
+            read, factor = list(torch._foreach_mul(read, limit)), factor / limit
+    torch._foreach_add_(written, read, alpha=factor)
 
 
 def add_each(
@@ -84,10 +92,14 @@ class Room:
 
     def __init__(self) -> None:
         self._free: dict[int, list[Tensor]] = {}
+        self._most = 0
 
     def take(self, owners: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
         """A buffer shaped like each tensor of ``like``, kept under the parameter it belongs to."""
         free, none = self._free, list[Tensor]()
+        self._most = max(self._most, len(owners))
+        if len(free) > 2 * self._most:
+            free.clear()  # kept for parameters that were replaced
         taken: list[Tensor] = []
         for owner, t in zip(map(id, owners), local(like), strict=True):
             held = free.get(owner, none)
@@ -164,28 +176,54 @@ def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
 def dot(
     left: Sequence[Tensor],
     right: Sequence[Tensor],
+    factor: float,
     room: Sequence[Tensor],
     shards_of: Sequence[Tensor],
 ) -> Tensor:
-    """The inner product over all tensors, left on the device; ``room`` is overwritten.
+    """``factor · left`` times ``right``, over all tensors, left on the device.
 
-    There is no foreach sum, so it is put together from two foreach 1-norms:
-    ``Σ x = Σ|x| − 2 Σ|min(x, 0)|``.
+    ``room`` is overwritten.
     """
     a, b, products = _real(local(left)), _real(local(right)), _real(room)
     dense = [i for i, pair in enumerate(zip(a, b, strict=True)) if _strided(*pair)]
-    total = _dense_dot(*([ts[i] for i in dense] for ts in (a, b, products, shards_of)))
+    total = torch.zeros((), device=a[0].device)
     for i in set(range(len(a))).difference(dense):
-        total = total + (a[i] * b[i]).coalesce().values().sum()
+        total = total + (a[i] * factor * b[i]).coalesce().values().sum()
+    for half in (False, True):
+        rows = [i for i in dense if (a[i].dtype in _HALF) == half]
+        for batch in _batches([a[i].numel() for i in rows]) if half else [range(len(rows))]:
+            chosen = [rows[i] for i in batch]
+            lefts, rights, room_left = ([ts[i] for i in chosen] for ts in (a, b, products))
+            if half:  # products of 16-bit numbers need more room than 16 bits
+                room_left = [torch.empty_like(t, dtype=torch.float32) for t in room_left]
+            owners = [shards_of[i] for i in chosen]
+            total = total + _dense_dot(factor, lefts, rights, room_left, owners)
     return total
 
 
+def _batches(sizes: list[int]) -> list[range]:
+    """Neighbouring tensors together, up to a million numbers, to bound what they need."""
+    ends, room = [0], 0
+    for i, size in enumerate(sizes):
+        if room + size > _BATCH and i > ends[-1]:
+            ends.append(i)
+            room = 0
+        room += size
+    return [range(i, j) for i, j in zip(ends, [*ends[1:], len(sizes)], strict=True)]
+
+
 def _dense_dot(
-    left: list[Tensor], right: list[Tensor], products: list[Tensor], shards_of: list[Tensor]
+    factor: float,
+    left: list[Tensor],
+    right: list[Tensor],
+    products: list[Tensor],
+    shards_of: list[Tensor],
 ) -> Tensor:
+    """There is no foreach sum, so two foreach 1-norms: ``Σ x = Σ|x| − 2 Σ|min(x, 0)|``."""
     if not left:
         return torch.zeros(())
     torch._foreach_copy_(products, left)
+    torch._foreach_mul_(products, factor)
     torch._foreach_mul_(products, right)
     whole = _power_norms(products, 1, shards_of=shards_of).sum()
     torch._foreach_clamp_max_(products, 0.0)
