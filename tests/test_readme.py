@@ -9,7 +9,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.filterwarnings("ignore:training goes on past total_steps")  # blocks go on training
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_the_python_blocks_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
