@@ -2,15 +2,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup test quick check format bench clean
+.PHONY: help setup demo test quick check format bench bench-lab browser clean
 
 help:  ## show this
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.venv/lab: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) -e '.[lab]'
+	@touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(INSTALL) -e '.[dev]'
-	@touch $@
+	@touch $@ .venv/lab
 
 .venv/bench: .venv/ready
 	$(INSTALL) -e '.[bench]'
@@ -18,7 +23,10 @@ help:  ## show this
 
 setup: .venv/ready  ## make .venv with all that the tests and checks need
 
-test: .venv/ready  ## run all tests
+demo: .venv/lab  ## compare the paper's seven methods on handwritten digits, and write a report
+	$(BIN)/aesam compare
+
+test: .venv/ready browser  ## run all tests
 	$(BIN)/pytest -n 2
 
 quick: .venv/ready  ## run the tests worth running every minute
@@ -35,6 +43,16 @@ format: .venv/ready  ## format the code and mend what lint can
 
 bench: .venv/bench  ## time the bookkeeping of a step; writes results/step_overhead.json
 	$(BIN)/python benchmarks/step_overhead.py
+
+bench-lab: .venv/ready  ## time the lab against a bare loop; writes results/lab_overhead.json
+	$(BIN)/python benchmarks/lab_overhead.py
+
+# The test that looks at the report needs a browser: installed where that is possible and absent.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null 2>&1 \
+	|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	     && { apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }; } >/dev/null 2>&1; } \
+	|| echo "No Chromium, so the page of the report will not be looked at: apt-get install chromium"
 
 clean:  ## remove everything that make made
 	rm -rf .venv .ruff_cache .hypothesis
