@@ -1,0 +1,43 @@
+"""The command ``aesam``."""
+
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from aesam.lab.cli.compare import Compare
+from aesam.lab.cli.data import Data
+from aesam.lab.cli.report import Report
+from aesam.lab.cli.train import Train
+from aesam.lab.cli.tune import Tune
+from aesam.lab.errors import UsageError
+from aesam.lab.files import DiskError
+from aesam.lab.interrupts import Stopped
+
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Tune, tyro.conf.subcommand("tune")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Data, tyro.conf.subcommand("data")]
+)
+
+
+def main() -> int:
+    """Parse, run, and turn what went wrong into a sentence and an exit code."""
+    errors = Console(stderr=True)
+    try:
+        command = tyro.cli(Command, prog="aesam", description=__doc__)  # pyright: ignore
+        return command()
+    except UsageError as error:
+        errors.print(f"aesam: {error}", soft_wrap=True, highlight=False, markup=False)
+        return 2
+    except DiskError as error:
+        errors.print(f"aesam: {error.strerror}", soft_wrap=True, highlight=False, markup=False)
+        return 1
+    except Stopped as stop:
+        errors.print(f"aesam: {stop}", soft_wrap=True, highlight=False, markup=False)
+        return stop.exit_code
+    except KeyboardInterrupt:
+        errors.print("aesam: interrupted; what was finished is kept", soft_wrap=True)
+        return 130

@@ -1,0 +1,111 @@
+"""Flags that several commands share, and the run that they describe."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aesam.lab import methods, recipes
+from aesam.lab.config import Method, Run
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is trained and how; flags left out take the usual value for the data set."""
+
+    dataset: str = "digits"
+    """digits (bundled), cifar10, cifar100, folder (ImageNet-style) or synthetic."""
+    root: Path = Path("data")
+    """Where data sets lie."""
+    model: str | None = None
+    """digits-cnn, mlp, resnet8/20/32/56/18/34/50, wrn-D-K, pyramidnet-110 or vit-s."""
+    patch: int | None = None
+    """Patch size of vit-s."""
+    epochs: int | None = None
+    batch_size: int | None = None
+    """Samples per optimizer step, over all processes and micro-batches."""
+    lr: float | None = None
+    optimizer: str | None = None
+    """sgd or adamw, underneath the method."""
+    momentum: float | None = None
+    weight_decay: float | None = None
+    warmup: int | None = None
+    """Epochs in which the learning rate rises, before the cosine."""
+    label_smoothing: float | None = None
+    clip: float | None = None
+    """Largest norm of the final direction."""
+    accumulate: int | None = None
+    """Micro-batches that a batch is split into, in both passes."""
+    precision: str | None = None
+    """no (float32), bf16 or fp16 (mixed), or float64."""
+    channels_last: bool | None = None
+    compile: bool | None = None
+    """Compile the model with torch.compile."""
+    cpu: bool | None = None
+    """Stay on the CPU also where there is an accelerator."""
+    workers: int | None = None
+    """Processes that decode images of a folder."""
+    noise_kind: str = "different"
+    """Wrong labels are drawn from the different classes, or uniform over all."""
+    holdout: float = 0.0
+    """Share of the training set that is held out and evaluated on instead of the test set."""
+    subset: int | None = None
+    """Train on so many samples only, the same for every seed."""
+    augment: bool = True
+    """Random crops and flips."""
+    rho: float | None = None
+    """Radius of the ascent."""
+    alpha: float | None = None
+    """Weight of the reused direction (looksam, ae-looksam)."""
+    k: int | None = None
+    """A second gradient every k-th step (looksam)."""
+    p: float | None = None
+    """Probability of a second gradient (ss-sam)."""
+    lambda1: float | None = None
+    """Threshold at the end of training (ae-sam, ae-looksam)."""
+    lambda2: float | None = None
+    """Threshold at the start of training (ae-sam, ae-looksam)."""
+    delta: float | None = None
+    """Forgetting rate of the running mean and variance (ae-sam, ae-looksam)."""
+    beta: float | None = None
+    """Share of tensors in the ascent (esam)."""
+    gamma: float | None = None
+    """Share of rows in the second gradient (esam)."""
+    normalize: bool | None = None
+    """Normalise the ascent (the default) or not."""
+
+
+_TRAINING = (
+    "epochs", "batch_size", "lr", "optimizer", "momentum", "weight_decay", "warmup",
+    "label_smoothing", "clip", "accumulate", "precision", "channels_last", "compile", "cpu",
+    "workers",
+)  # fmt: skip
+_METHOD = (
+    "rho", "alpha", "k", "p", "lambda1", "lambda2", "delta", "beta", "gamma", "normalize",
+)  # fmt: skip
+
+
+def run_of(
+    options: RunOptions, method: str, seed: int, noise: float, *, strict: bool = True, **base: Any
+) -> Run:
+    """The run that the flags describe; ``base`` has settings of the method that flags override."""
+    usual = recipes.for_dataset(options.dataset)
+    given = _given(options, _METHOD)
+    return Run(
+        data=replace(
+            usual.data,
+            root=str(options.root),
+            noise=noise,
+            noise_kind=options.noise_kind,
+            holdout=options.holdout,
+            subset=options.subset,
+            augment=options.augment,
+        ),
+        model=replace(usual.model, name=options.model or usual.model.name, patch=options.patch),
+        method=methods.fill(Method(method, **{**base, **given}), strict=strict),
+        training=replace(usual.training, **_given(options, _TRAINING)),
+        seed=seed,
+    )
+
+
+def _given(options: RunOptions, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: v for name in names if (v := getattr(options, name)) is not None}

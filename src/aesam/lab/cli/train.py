@@ -1,0 +1,45 @@
+"""``aesam train``: one run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from aesam.lab.cli.console import console, print_summary
+from aesam.lab.cli.options import RunOptions, run_of
+from aesam.lab.config import config_hash
+from aesam.lab.reporters import for_console
+from aesam.lab.training import train
+
+
+@dataclass(frozen=True)
+class Train(RunOptions):
+    """Train one model with one method.
+
+    Everything goes into the run's folder: config.json, metrics.jsonl, summary.json and
+    checkpoint.pt. Stopped with Ctrl-C, SIGTERM or kill -9, it goes on with --resume.
+    """
+
+    method: str = "ae-sam"
+    """erm, sam, esam, ss-sam, looksam, ae-sam or ae-looksam."""
+    noise: float = 0.0
+    """Share of the training labels that are wrong."""
+    seed: int = 0
+    out: Path | None = None
+    """The run's folder; runs/DATASET-MODEL-METHOD-… if left out."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Go on in a folder that holds part of this run; start in an empty one."""
+    track: tuple[str, ...] = ()
+    """Trackers beside metrics.jsonl: tensorboard, wandb (if installed)."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def __call__(self) -> int:
+        run = run_of(self, self.method, self.seed, self.noise)
+        name = f"{run.data.name}-{run.model.name}-{run.method.name}-{config_hash(run)[:8]}"
+        folder = self.out or Path("runs") / name
+        reporter = for_console(console, self.quiet)
+        summary = train(run, folder, resume=self.resume, reporter=reporter, trackers=self.track)
+        if not self.quiet:
+            print_summary(summary, folder)
+        return 0

@@ -1,0 +1,101 @@
+"""``aesam tune``: the paper's grids on a held-out part of the training set."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.table import Table
+
+from aesam.lab import checking, files, methods
+from aesam.lab.cli.compare import finish, folder_of, tell_failures
+from aesam.lab.cli.console import console
+from aesam.lab.cli.options import RunOptions, run_of
+from aesam.lab.config import Method
+from aesam.lab.folders import RunFolder
+from aesam.lab.grid import Job
+
+RHOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+ALPHAS = (0.1, 0.3, 0.6, 0.9)
+
+
+@dataclass(frozen=True)
+class Tune(RunOptions):
+    """Search rho and alpha on a held-out tenth of the training set, never on the test set.
+
+    Prints each setting's validation accuracy and the best one, and writes tune.json. The paper then
+    repeats the training on all of the training set: use the setting with `aesam compare`.
+    """
+
+    methods: tuple[str, ...] = tuple(n for n in methods.NAMES if n != "erm")
+    seeds: tuple[int, ...] = (0,)
+    noise: float = 0.0
+    holdout: float = 0.1
+    rhos: tuple[float, ...] = RHOS
+    alphas: tuple[float, ...] = ALPHAS
+    out: Path = Path("runs/tune")
+    jobs: int = 2
+    engine: str = "local"
+    address: str | None = None
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def __call__(self) -> int:
+        jobs = [job for method in self.methods for job in self.grid_of(method)]
+        for job in jobs:
+            checking.check(job.run)
+        outcomes = finish(jobs, self.jobs, self.engine, self.address, self.quiet)
+        rows = ranked([o.job for o in outcomes if o.error is None])
+        files.write_json(self.out / "tune.json", rows)
+        console.print(_table(rows))
+        console.print(f"written: {self.out / 'tune.json'}", soft_wrap=True)
+        return tell_failures(outcomes)
+
+    def grid_of(self, method: str) -> list[Job]:
+        """Every rho, and every alpha where the method has one."""
+        methods.check(method)
+        known = methods.SETTINGS[method]
+        runs = [run_of(self, method, seed, self.noise, strict=False) for seed in self.seeds]
+        grid: list[dict[str, Any]] = [{}]
+        for name, values in (("rho", self.rhos), ("alpha", self.alphas)):
+            if name in known:
+                grid = [{**point, name: v} for point in grid for v in values]
+        chosen = [replace(run, method=_with(run.method, point)) for point in grid for run in runs]
+        return [Job(run, folder_of(run, self.out)) for run in chosen]
+
+
+def _with(method: Method, point: dict[str, Any]) -> Method:
+    return replace(method, **point)
+
+
+def ranked(jobs: list[Job]) -> list[dict[str, Any]]:
+    """Mean validation accuracy over seeds of each setting, best first within its method."""
+    found: dict[Method, list[float]] = {}
+    for job in jobs:
+        accuracy = RunFolder(job.folder).read_summary()["validation_accuracy"]
+        found.setdefault(job.run.method, []).append(accuracy)
+    rows: list[dict[str, Any]] = [
+        {
+            "method": method.name,
+            "settings": {k: getattr(method, k) for k in methods.SETTINGS[method.name]},
+            "validation_accuracy": sum(accuracies) / len(accuracies),
+            "n": len(accuracies),
+        }
+        for method, accuracies in found.items()
+    ]
+    order = {name: i for i, name in enumerate(methods.NAMES)}
+    rows.sort(key=lambda row: (order[row["method"]], -row["validation_accuracy"]))
+    for i, row in enumerate(rows):
+        row["best"] = i == 0 or rows[i - 1]["method"] != row["method"]
+    return rows
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="validation accuracy")
+    for column in ("method", "settings", "accuracy %", "n"):
+        table.add_column(column)
+    for row in rows:
+        settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items() if k != "normalize")
+        accuracy = f"{row['validation_accuracy']:.2f}"
+        marked = f"[bold]{accuracy}[/bold]" if row["best"] else accuracy
+        table.add_row(row["method"], settings, marked, str(row["n"]))
+    return table

@@ -1,0 +1,59 @@
+"""Files that are whole or not there, never half written."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+class DiskError(OSError):
+    """A file could not be written; what was there before is untouched."""
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write beside, make durable, then rename: a crash leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise _disk_error(path, error) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(_usual_mode())
+        Path(name).replace(path)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _disk_error(path, error) from error
+        raise
+
+
+def _usual_mode() -> int:
+    """What a file opened in the ordinary way would have; temporary ones are private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _disk_error(path: Path, error: OSError) -> DiskError:
+    return DiskError(
+        error.errno,
+        f"could not write {path.name} ({error.strerror}); what was saved before is still there. "
+        "Make room and go on with --resume",
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())

@@ -1,0 +1,67 @@
+"""A run's folder: what it holds, and whether a run may begin or go on in it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aesam.lab import config, files
+from aesam.lab.config import Run
+from aesam.lab.errors import UsageError
+
+
+class RunFolder:
+    """``config.json``, ``metrics.jsonl``, ``summary.json`` and ``checkpoint.pt`` of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.checkpoint = path / "checkpoint.pt"
+
+    def is_finished(self, run: Run) -> bool:
+        """Whether this very run was finished here."""
+        return self.summary.exists() and self._saved_run() == _comparable(run)
+
+    def admit(self, run: Run, resume: bool) -> bool:
+        """Whether there is something to go on from; refuses to mix runs or lose one."""
+        if self.config.exists():
+            there = config.from_dict(_read(self.config))
+            apart = config.differences(run, there)
+            if apart:
+                raise UsageError(
+                    f"{self.path} holds another run: {'; '.join(apart)}. Choose another folder, or "
+                    "the same settings to go on"
+                )
+        begun = self.checkpoint.exists() or self.summary.exists()
+        if begun and not resume:
+            raise UsageError(
+                f"{self.path} holds this run already: add --resume to go on with it, or choose "
+                "another folder"
+            )
+        return begun
+
+    def begin(self, run: Run) -> None:
+        files.write_json(self.config, config.as_dict(run))
+
+    def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
+        files.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in metrics))
+
+    def read_summary(self) -> dict[str, Any]:
+        return _read(self.summary)
+
+    def _saved_run(self) -> dict[str, Any] | None:
+        if not self.config.exists():
+            return None
+        return _comparable(config.from_dict(_read(self.config)))
+
+
+def _comparable(run: Run) -> dict[str, Any]:
+    return config.identity(run)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return files.read_json(path)
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}): move the folder away") from error

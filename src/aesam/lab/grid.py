@@ -1,0 +1,181 @@
+"""Many runs, over this machine's cores or over a cluster; finished ones are never run again."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# joblib carries no types.
+
+import os
+import threading
+import traceback
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from aesam.lab.config import Run
+from aesam.lab.errors import UsageError, unknown
+from aesam.lab.folders import RunFolder
+
+ENGINES = ["local", "ray", "dask"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and the folder it belongs in."""
+
+    run: Run
+    folder: Path
+
+    @property
+    def is_finished(self) -> bool:
+        return RunFolder(self.folder).is_finished(self.run)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended; ``error`` is None where it finished."""
+
+    job: Job
+    error: str | None = None
+    tries: int = 1
+
+
+Done = Callable[[Outcome], None]
+
+
+def run_all(
+    jobs: Sequence[Job],
+    *,
+    workers: int = 1,
+    engine: str = "local",
+    address: str | None = None,
+    done: Done | None = None,
+) -> list[Outcome]:
+    """Finish all jobs; one that fails or whose process dies is tried once more, alone.
+
+    ``done`` is called with each outcome as it comes. Jobs that were finished before come with no
+    tries.
+    """
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    done = done or _ignore
+    outcomes = [Outcome(job, tries=0) for job in jobs if job.is_finished]
+    for outcome in outcomes:
+        done(outcome)
+    waiting = [job for job in jobs if not job.is_finished]
+    with _backend(engine, address):
+        first = _round(waiting, workers, engine, done)
+        outcomes += [o for o in first if o.error is None]
+        for job in [o.job for o in first if o.error is not None]:
+            (again,) = _round([job], 1, engine, _ignore)
+            outcomes.append(Outcome(job, again.error, tries=2))
+            done(outcomes[-1])
+    return outcomes
+
+
+def _ignore(outcome: Outcome) -> None:
+    pass
+
+
+def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[Outcome]:
+    """Each job once; those that a broken pool of processes took along count as failed."""
+    ended: dict[Path, Outcome] = {}
+    threads = max(1, (os.cpu_count() or 1) // max(1, workers)) if engine == "local" else 0
+    options: Any = {"return_as": "generator_unordered", "batch_size": 1}
+    pool: Any = joblib.Parallel(n_jobs=workers, **options)
+    try:
+        for job, error in pool(joblib.delayed(_train)(job, threads) for job in jobs):
+            ended[job.folder] = Outcome(job, error)
+            if error is None:
+                done(ended[job.folder])
+    except (BrokenProcessPool, ChildProcessError, EOFError):
+        pass  # a process was killed: joblib gives up on all that were waiting
+    for job in jobs:
+        died = None if job.is_finished else "its process was killed"
+        ended.setdefault(job.folder, Outcome(job, died))
+    return [ended[job.folder] for job in jobs]
+
+
+def _train(job: Job, threads: int) -> tuple[Job, str | None]:
+    """In a worker: the run, gone on with if it was begun; any error as text."""
+    from aesam.lab.training import train
+
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        train(job.run, job.folder, resume=True)
+    except UsageError as error:
+        return job, str(error)
+    except Exception:
+        return job, traceback.format_exc()
+    return job, None
+
+
+@contextmanager
+def _backend(engine: str, address: str | None) -> Generator[None]:
+    if engine == "local":
+        with joblib.parallel_config(backend="loky"):
+            yield
+    elif engine == "dask":
+        with _dask_client(address), joblib.parallel_config(backend="dask"):
+            yield
+    else:
+        _start_ray(address)
+        with joblib.parallel_config(backend="ray"):
+            yield
+
+
+def _dask_client(address: str | None) -> Any:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise UsageError("--engine dask needs its extra: pip install 'aesam[dask]'") from error
+    return Client(address) if address else Client(processes=True, threads_per_worker=1)
+
+
+def _start_ray(address: str | None) -> None:
+    try:
+        import ray  # pyright: ignore
+        from ray.util.joblib import register_ray  # pyright: ignore
+    except ImportError as error:
+        raise UsageError("--engine ray needs its extra: pip install 'aesam[ray]'") from error
+    if not ray.is_initialized():  # pyright: ignore
+        ray.init(address=address)  # pyright: ignore
+    register_ray()
+
+
+class Watch:
+    """Calls ``look`` from time to time, from a thread of its own, while jobs are under way."""
+
+    def __init__(self, look: Callable[[], None], every: float = 0.5) -> None:
+        self._look, self._every = look, every
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._every):
+            self._look()
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+
+def epochs_done(jobs: Iterable[Job]) -> int:
+    """How many epochs of all jobs are on disk."""
+    total = 0
+    for job in jobs:
+        try:
+            total += RunFolder(job.folder).metrics.read_bytes().count(b"\n")
+        except OSError:
+            continue
+    return total

@@ -1,0 +1,127 @@
+"""Many runs: cached, retried, reported, on processes of this machine or on a cluster."""
+
+import json
+from dataclasses import replace
+
+import psutil
+import pytest
+from lab.commands import SMALL, aesam
+
+from aesam.lab import grid, recipes
+from aesam.lab.config import Method, Run
+from aesam.lab.methods import fill
+
+pytestmark = pytest.mark.slow
+FEW = ("--methods", "erm", "sam", "ae-sam", "--seeds", 0, 1, "--epochs", 2, "--noise", 0.2)
+
+
+def job(tmp_path, name, seed=0, epochs=2):
+    usual = recipes.for_dataset("synthetic")
+    longer = replace(usual.training, epochs=epochs)
+    run = replace(usual, method=fill(Method("sam")), training=longer, seed=seed)
+    return grid.Job(run, tmp_path / name)
+
+
+def test_a_comparison_prints_its_table_and_writes_its_report(tmp_path, capsys):
+    words = ("compare", *SMALL, *FEW, "--out", tmp_path)
+    code, told = aesam(*words, capsys=capsys)
+    assert code == 0
+    assert "[6/6]" in told
+    for label in ("ERM", "SAM", "AE-SAM", "% SAM"):
+        assert label in told
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert len(list(tmp_path.rglob("summary.json"))) == 6
+    assert "aesam compare" in json.dumps(results)
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("checkpoint.pt")}
+    code, told = aesam(*words, "--seeds", 0, 1, 2, capsys=capsys)
+    assert code == 0
+    assert told.count("finished before") == 6
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    assert len(list(tmp_path.rglob("summary.json"))) == 9
+
+
+def test_a_run_that_fails_is_tried_again_reported_and_does_not_stop_the_others(tmp_path):
+    broken = job(tmp_path, "broken")
+    broken.folder.mkdir()
+    (broken.folder / "config.json").write_text("{ damaged")
+    jobs = [job(tmp_path, "a"), broken, job(tmp_path, "b", seed=1)]
+    told = []
+    outcomes = {o.job.folder.name: o for o in grid.run_all(jobs, workers=2, done=told.append)}
+    assert outcomes["a"].error is outcomes["b"].error is None
+    assert "damaged" in outcomes["broken"].error
+    assert outcomes["broken"].tries == 2
+    assert len(told) == 3
+
+
+def kill_one_worker():
+    """As the system does when memory runs out."""
+    children = psutil.Process().children(recursive=True)
+    workers = [c for c in children if any("popen_loky" in word for word in c.cmdline())]
+    workers[0].kill()
+
+
+def test_a_killed_worker_s_runs_are_queued_again(tmp_path):
+    jobs = [job(tmp_path, f"run{i}", seed=i, epochs=25) for i in range(3)]
+    ended = []
+
+    def done(outcome):
+        ended.append(outcome)
+        if len(ended) == 1:
+            kill_one_worker()
+
+    outcomes = grid.run_all(jobs, workers=2, done=done)
+    assert {o.job.folder.name for o in outcomes if o.error is None} == {f"run{i}" for i in range(3)}
+    assert max(o.tries for o in outcomes) == 2
+    assert len(ended) == 3
+
+
+def test_the_dask_engine_runs_on_two_workers(tmp_path):
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        Client(cluster),
+    ):
+        jobs = [job(tmp_path, f"run{i}", seed=i) for i in range(3)]
+        outcomes = grid.run_all(jobs, workers=2, engine="dask", address=cluster.scheduler_address)
+    assert [o.error for o in outcomes] == [None] * 3
+    assert all((j.folder / "summary.json").exists() for j in jobs)
+
+
+def test_tuning_holds_out_and_never_sees_the_test_set(tmp_path, capsys):
+    code, told = aesam(
+        "tune", *SMALL, "--methods", "sam", "looksam", "--rhos", 0.01, 0.1, "--alphas", 0.1, 0.5,
+        "--epochs", 2, "--out", tmp_path, capsys=capsys,
+    )  # fmt: skip
+    assert code == 0
+    rows = json.loads((tmp_path / "tune.json").read_text())
+    assert len(rows) == 2 + 4
+    best = [r for r in rows if r["best"]]
+    assert [r["method"] for r in best] == ["sam", "looksam"]
+    for row in best:
+        same = [r["validation_accuracy"] for r in rows if r["method"] == row["method"]]
+        assert row["validation_accuracy"] == max(same)
+    for path in tmp_path.rglob("summary.json"):
+        assert json.loads(path.read_text())["test_accuracy"] is None
+    assert "validation accuracy" in told
+
+
+def test_a_report_is_made_from_finished_runs(tmp_path, capsys):
+    for seed in (0, 1):
+        words = ("train", *SMALL, "--seed", seed, "--out", tmp_path / "runs" / str(seed), "--quiet")
+        aesam(*words)
+    code, told = aesam("report", tmp_path / "runs", "--out", tmp_path / "page", capsys=capsys)
+    assert code == 0
+    assert "AE-SAM" in told
+    assert (tmp_path / "page/report.html").exists()
+
+
+def test_data_are_described(capsys):
+    code, told = aesam("data", "digits", capsys=capsys)
+    assert code == 0
+    assert "1437" in told.replace(",", "")
+    assert Run().data.name == "digits"

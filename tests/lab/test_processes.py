@@ -1,0 +1,69 @@
+"""Two processes on gloo, started by torchrun and by accelerate, are one process."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from lab.commands import metrics_of
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """
+import sys, torch
+from dataclasses import replace
+from pathlib import Path
+torch.set_num_threads(1)
+from aesam.lab import recipes, training
+from aesam.lab.config import Method
+from aesam.lab.methods import fill
+usual = recipes.for_dataset("synthetic")
+double = replace(usual.training, epochs=2, precision="float64")
+run = replace(usual, method=fill(Method(sys.argv[1])), training=double)
+training.train(run, Path(sys.argv[2]), resume=True)
+"""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def run(*command):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("method", ["ae-looksam", "ss-sam"])
+def test_two_processes_equal_one_on_the_whole_batch(method, tmp_path):
+    """No BatchNorm, equal shards, float64: what differs is the order of sums."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
+    run(*launch, f"--master-port={free_port()}", str(program), method, str(tmp_path / "two"))
+    run(sys.executable, str(program), method, str(tmp_path / "one"))
+    one, two = metrics_of(tmp_path / "one"), metrics_of(tmp_path / "two")
+    for left, right in zip(one, two, strict=True):
+        assert left["trace"]["used_sam"] == right["trace"]["used_sam"]
+        for name in ("train_loss", "test_loss", "test_accuracy", "train_accuracy"):
+            assert left[name] == pytest.approx(right[name], abs=1e-10)
+        norms = left["trace"]["squared_norm"], right["trace"]["squared_norm"]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-10)
+    summaries = [json.loads((tmp_path / n / "summary.json").read_text()) for n in ("one", "two")]
+    assert [s["processes"] for s in summaries] == [1, 2]
+
+
+def test_accelerate_launch_runs_the_command_as_it_is(tmp_path):
+    """With one process: on a CPU, accelerate starts several only through MPI."""
+    launch = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=1")
+    words = ("train", "--dataset", "synthetic", "--epochs", "2", "--out", str(tmp_path), "--resume")
+    more = ("--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no")
+    port = f"--main_process_port={free_port()}"
+    run(*launch, *more, port, "-m", "aesam.lab.cli", *words)
+    assert json.loads((tmp_path / "summary.json").read_text())["processes"] == 1
