@@ -15,7 +15,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 import aesam
-from aesam.lab import checking, checkpoints, config, data, files
+from aesam.lab import checking, checkpoints, config, data, files, sharding
 from aesam.lab.config import Run
 from aesam.lab.engine import Engine, accelerator_for
 from aesam.lab.errors import UsageError
@@ -70,6 +70,7 @@ class Trainer:
         self._batches = self._make_batches(samples.train)
         self._engine = Engine(run, samples.data_set, len(self._batches), self._accelerator)
         self._passes = Passes(self._engine, run.training)
+        self._sharded = sharding.is_sharded(self._engine.net)
         self._progress = Progress()
         self._sums = Sums(self._accelerator.device)
         self._tracked = bool(names)
@@ -166,15 +167,20 @@ class Trainer:
         self._reporter.epoch(line)
 
     def _save(self) -> None:
-        own = {"random": checkpoints.random_state(), "sums": self._sums.as_list()}
+        own: dict[str, Any] = {
+            "random": checkpoints.random_state(),
+            "sums": self._sums.as_list(),
+            "optimizer": sharding.own_optimizer_state(self._engine.opt) if self._sharded else None,
+        }
         processes = cast(list[Any], gather_object([own]))
+        model = sharding.whole_model_state(self._engine.net)
         if not self._accelerator.is_main_process:
             return
         scaler = self._accelerator.scaler
         content: dict[str, Any] = {
             "config": config.as_dict(self._run),
-            "model": self._engine.net.state_dict(),
-            "optimizer": self._engine.opt.state_dict(),
+            "model": model,
+            "optimizer": None if self._sharded else self._engine.opt.state_dict(),
             "scheduler": self._engine.scheduler.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "processes": processes,
@@ -191,8 +197,9 @@ class Trainer:
         apart = config.differences(self._run, config.from_dict(saved["config"]))
         if apart:
             raise UsageError(f"the checkpoint is of another run: {'; '.join(apart)}")
-        self._engine.net.load_state_dict(saved["model"])
-        self._engine.opt.load_state_dict(saved["optimizer"])
+        sharding.load_whole_model_state(self._engine.net, saved["model"])
+        if saved["optimizer"] is not None:
+            self._engine.opt.load_state_dict(saved["optimizer"])
         self._engine.scheduler.load_state_dict(saved["scheduler"])
         if self._accelerator.scaler is not None and saved["scaler"] is not None:
             self._accelerator.scaler.load_state_dict(saved["scaler"])
@@ -204,13 +211,15 @@ class Trainer:
     def _take_own(self, processes: list[Any]) -> None:
         """Take this process's random state and sums, if there are as many processes as before."""
         if len(processes) != self._accelerator.num_processes:
-            if self._progress.batch:
+            if self._progress.batch or self._sharded:
                 raise UsageError(
-                    f"the run stopped within an epoch on {len(processes)} processes: go on with as "
-                    "many"
+                    f"the run stopped on {len(processes)} processes, within an epoch or with its "
+                    "optimizer spread over them: go on with as many"
                 )
             return
         own = processes[self._accelerator.process_index]
+        if own["optimizer"] is not None:
+            sharding.load_own_optimizer_state(self._engine.opt, own["optimizer"])
         checkpoints.restore_random_state(own["random"])
         self._sums = Sums(self._accelerator.device, own["sums"])
 

@@ -1,0 +1,178 @@
+"""What the lab costs over a bare hand-written loop, and each method over ERM.
+
+    make bench-lab
+
+All in one run, taking turns epoch by epoch so that a slow moment of the machine hits everyone: a
+plain PyTorch loop with the same model, data and optimizer, the lab's ERM, and the lab's methods.
+For a method the yardstick is (1 + its share of SAM steps) × ERM. Prints ratios of the medians and
+writes JSON with the environment it ran in.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import aesam
+from aesam.lab import data, models, recipes
+from aesam.lab.config import Method, Model, Run
+from aesam.lab.engine import Engine, accelerator_for
+from aesam.lab.methods import NAMES, fill
+from aesam.lab.passes import Passes
+from aesam.lab.progress import Progress, Sums
+
+TARGETS = {"erm_over_bare": 1.05, "method_over_share": 1.03}
+
+
+def digits() -> Run:
+    return recipes.for_dataset("digits")
+
+
+def cifar_resnet20() -> Run:
+    """CIFAR's shapes: 1,280 images of noise, since only the time is looked at."""
+    usual = recipes.for_dataset("cifar10")
+    return replace(
+        usual, model=Model("resnet20"), training=replace(usual.training, channels_last=True)
+    )
+
+
+def data_set_of(run: Run) -> data.DataSet:
+    if run.data.name == "digits":
+        return data.load("digits", "data")
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (640, 3, 32, 32), generator=draw, dtype=torch.uint8)
+    split = data.Split(images, torch.randint(0, 10, (640,), generator=draw))
+    mean = std = (0.5, 0.5, 0.5)
+    return data.DataSet("noise", 10, split, split, mean, std, 3, 32, 4, True)
+
+
+def batches_for(run: Run, data_set: data.DataSet) -> data.Epochs:
+    training = run.training
+    return data.batches_of(
+        data_set.train, data_set, training.batch_size, 0, augment=True, device="cpu",
+        channels_last=training.channels_last,
+    )  # fmt: skip
+
+
+def bare_epochs(run: Run, data_set: data.DataSet) -> Iterator[float]:
+    """Seconds of each epoch of the loop that one would write by hand."""
+    torch.manual_seed(0)
+    model = models.build(
+        run.model.name, classes=data_set.classes, channels=data_set.channels, size=data_set.size
+    )
+    if run.training.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    batches = batches_for(run, data_set)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10_000)
+    epoch = 0
+    while True:
+        begin, loss_sum, correct = time.perf_counter(), 0.0, 0
+        for x, y in batches.epoch(epoch):
+            opt.zero_grad()
+            logits = model(x)
+            loss = cross_entropy(logits, y)
+            loss.backward()
+            opt.step()
+            schedule.step()
+            loss_sum += loss.item()
+            correct += int((logits.argmax(1) == y).sum())
+        yield time.perf_counter() - begin
+        epoch += 1
+
+
+def lab_epochs(run: Run, data_set: data.DataSet, seen: Progress) -> Iterator[float]:
+    """Seconds of each epoch of the lab's own step, with its counting."""
+    batches = batches_for(run, data_set)
+    engine = Engine(run, data_set, len(batches), accelerator_for(run.training))
+    passes, sums, epoch = Passes(engine, run.training), Sums(engine.accelerator.device), 0
+    while True:
+        begin = time.perf_counter()
+        for x, y in batches.epoch(epoch):
+            loss, correct = passes.step(x, y)
+            seen.count(engine.opt.last_step, len(batches))
+            sums.add(loss, correct, len(y))
+        yield time.perf_counter() - begin
+        seen.batch = 0
+        epoch += 1
+
+
+def measure(make: Callable[[], Run], epochs: int) -> dict[str, dict[str, float]]:
+    run, data_set = make(), data_set_of(make())
+    seen = {name: Progress() for name in NAMES}
+    seen["bare"] = Progress()
+    turns = {"bare": bare_epochs(run, data_set)}
+    for name in NAMES:
+        method = fill(Method(name))
+        turns[name] = lab_epochs(replace(run, method=method), data_set, seen[name])
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in turns}
+    for turn in range(epochs + 1):
+        for name, epoch in turns.items():
+            before = seen[name].sam_steps, seen[name].step
+            seconds = next(epoch)
+            if turn:  # the first warms up
+                taken = seen[name].sam_steps - before[0], seen[name].step - before[1]
+                times[name].append((seconds, taken[0] / max(1, taken[1])))
+    return ratios(times)
+
+
+def ratios(times: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, float]]:
+    """Turn by turn, each against the bare loop's or ERM's time of the same turn."""
+    found: dict[str, dict[str, float]] = {}
+    for name, turns in times.items():
+        seconds = statistics.median(s for s, _ in turns)
+        found[name] = {"seconds_per_epoch": seconds}
+        if name == "erm":
+            pairs = zip(turns, times["bare"], strict=True)
+            found[name]["over_bare"] = statistics.median(a / b for (a, _), (b, _) in pairs)
+        elif name != "bare":
+            pairs = zip(turns, times["erm"], strict=True)
+            shares = [a / (b * (1 + share)) for (a, share), (b, _) in pairs]
+            found[name]["over_share_of_erm"] = statistics.median(shares)
+            found[name]["share_of_sam"] = statistics.mean(share for _, share in turns)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--epochs", type=int, default=15, help="timed epochs of each, on digits")
+    parser.add_argument("--cifar-epochs", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/lab_overhead.json"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    plan = {"digits, digits-cnn": (digits, options.epochs)}
+    plan["CIFAR, resnet20"] = (cifar_resnet20, options.cifar_epochs)
+    results = {}
+    for title, (make, epochs) in plan.items():
+        results[title] = measure(make, epochs)
+        print(title)
+        for name, row in results[title].items():
+            print(f"  {name:<11}" + "  ".join(f"{k} {v:.3f}" for k, v in row.items()))
+    record = {
+        "command": "python benchmarks/lab_overhead.py",
+        "environment": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "accelerate": version("accelerate"),
+            "aesam": aesam.__version__,
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+        },
+        "targets": TARGETS,
+        "results": results,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
