@@ -66,11 +66,18 @@ def run_all(
     outcomes = [Outcome(job, tries=0) for job in jobs if job.is_finished]
     for outcome in outcomes:
         done(outcome)
-    waiting = [job for job in jobs if not job.is_finished]
+    waiting, suspects = [job for job in jobs if not job.is_finished], list[Job]()
     with _backend(engine, address):
-        first = _round(waiting, workers, engine, done)
-        outcomes += [o for o in first if o.error is None]
-        for job in [o.job for o in first if o.error is not None]:
+        while waiting:
+            ended = _round(waiting, workers, engine, done)
+            outcomes += [o for o in ended if o.error is None]
+            left = [o.job for o in ended if o.error is not None]
+            untouched = [job for job in left if not RunFolder(job.folder).config.exists()]
+            # Where a process died, those that had not begun go on as before; if none had, all are
+            # suspect, or this would not end.
+            waiting = untouched if len(untouched) < len(waiting) else []
+            suspects += [job for job in left if job not in waiting]
+        for job in suspects:
             (again,) = _round([job], 1, engine, _ignore)
             outcomes.append(Outcome(job, again.error, tries=2))
             done(outcomes[-1])
@@ -94,9 +101,11 @@ def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[O
                 done(ended[job.folder])
     except (BrokenProcessPool, ChildProcessError, EOFError):
         pass  # a process was killed: joblib gives up on all that were waiting
-    for job in jobs:
+    for job in [j for j in jobs if j.folder not in ended]:
         died = None if job.is_finished else "its process was killed"
-        ended.setdefault(job.folder, Outcome(job, died))
+        ended[job.folder] = Outcome(job, died)
+        if died is None:
+            done(ended[job.folder])
     return [ended[job.folder] for job in jobs]
 
 
