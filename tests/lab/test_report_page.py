@@ -6,6 +6,7 @@ import pytest
 from fixtures_report import VERSIONS, write_comparison, write_short_run
 
 from aesam.lab.errors import UsageError
+from aesam.lab.files import DiskError
 from aesam.lab.report import as_json, compare, html_report, read_runs, write_report
 
 COMMAND = "aesam compare --dataset digits --noise 0.6"
@@ -202,5 +203,5 @@ def test_a_report_that_cannot_be_made_leaves_the_old_one(tmp_path):
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
     write_short_run(tmp_path / "runs", "erm")
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(UsageError, match="cannot write .*results.json"):
+    with pytest.raises(DiskError, match="could not write .*results.json"):
         write_report([tmp_path / "runs"], tmp_path / "out", command=COMMAND)

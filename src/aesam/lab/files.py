@@ -1,5 +1,6 @@
 """Files that are whole or not there, never half written."""
 
+import errno
 import json
 import os
 import tempfile
@@ -13,8 +14,8 @@ class DiskError(OSError):
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside, make durable, then rename: a crash leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise _disk_error(path, error) from error
@@ -40,10 +41,11 @@ def _usual_mode() -> int:
 
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = ". Make room and go on with --resume" if full else ""
     return DiskError(
         error.errno,
-        f"could not write {path.name} ({error.strerror}); what was saved before is still there. "
-        "Make room and go on with --resume",
+        f"could not write {path} ({error.strerror}); what was saved before is still there{advice}",
     )
 
 

@@ -50,8 +50,8 @@ class RunOptions:
     """Share of the training set that is held out and evaluated on instead of the test set."""
     subset: int | None = None
     """Train on so many samples only, the same for every seed."""
-    augment: bool = True
-    """Random crops and flips."""
+    augment: bool | None = None
+    """Random crops and flips; the usual for CIFAR and folders, not for digits."""
     rho: float | None = None
     """Radius of the ascent."""
     alpha: float | None = None
@@ -98,7 +98,7 @@ def run_of(
             noise_kind=options.noise_kind,
             holdout=options.holdout,
             subset=options.subset,
-            augment=options.augment,
+            **_given(options, ("augment",)),
         ),
         model=replace(usual.model, name=options.model or usual.model.name, patch=options.patch),
         method=methods.fill(Method(method, **{**base, **given}), strict=strict),

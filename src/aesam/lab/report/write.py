@@ -1,12 +1,10 @@
 """From run folders to ``results.json`` and ``report.html``."""
 
 import json
-import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from aesam.lab.errors import UsageError
+from aesam.lab import files
 from aesam.lab.report import wording
 from aesam.lab.report.comparison import Comparison, compare
 from aesam.lab.report.page import html_report
@@ -28,23 +26,10 @@ def write_report(
         comparisons, runs, title=_title(comparisons), command=command, notes=list(notes)
     )
     for name, text in (("results.json", data + "\n"), ("report.html", page)):
-        _write_whole(out_dir / name, text)
+        files.write_text(out_dir / name, text)
     return comparisons
 
 
 def _title(comparisons: Sequence[Comparison]) -> str:
     names = dict.fromkeys(wording.printable(c.settings["data"].get("name")) for c in comparisons)
     return f"Sharpness-aware training on {', '.join(names)}"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)

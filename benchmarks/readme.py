@@ -1,0 +1,89 @@
+"""Puts the measured numbers of results/ into the README, between its markers.
+
+    python benchmarks/readme.py
+
+A test calls :func:`tables` and refuses a README that does not hold them.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "results" / name).read_text())
+
+
+def step_overhead() -> str:
+    rows = [
+        "| shapes of | SGD step | extra of a SAM step | as a share of pytorch_optimizer's | extra of a "
+        "skipped AE-SAM step, as a share of the SGD step |",
+        "|---|---|---|---|---|",
+    ]
+    for name, found in read("step_overhead.json")["results"].items():
+        ms, ratios = found["milliseconds"], found["ratios"]
+        rows.append(
+            f"| {name} | {ms['sgd']:.1f} ms | {ms['sam'] - ms['sgd']:.1f} ms "
+            f"| {ratios['sam_over_theirs']:.2f} | {ratios['skipped_over_sgd']:.2f} |"
+        )
+    return "\n".join(rows)
+
+
+def demo() -> str:
+    (comparison,) = read("demo/results.json")["comparisons"]
+    seeds = len(comparison["seeds"])
+    rows = [
+        f"| method | {comparison['measured_on']} accuracy, % (n = {seeds}) | % SAM | time, × ERM "
+        "| p against SAM | p against its baseline |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in comparison["rows"]:
+        accuracy = f"{row['accuracy']['mean']:.1f} ± {row['accuracy']['std']:.1f}"
+        marked = f"**{accuracy}**" if row["best_overall"] else accuracy
+        rows.append(
+            f"| {row['label']} | {marked} | {row['percent_sam']['mean']:.0f} "
+            f"| {row['times_erm']['mean']:.2f} | {_p(row['against_sam'])} "
+            f"| {_p(row['against_baseline'])} |"
+        )
+    return "\n".join(rows)
+
+
+def _p(against: dict[str, Any] | None) -> str:
+    if against is None or against["p_value"] is None:
+        return "–"
+    named = "" if against["label"] == "SAM" else f" ({against['label']})"
+    return f"{against['p_value']:.3f}{named}"
+
+
+def lab_overhead() -> str:
+    rows = [
+        "| | lab's ERM ÷ bare loop | SAM ÷ 2 ERM | AE-SAM ÷ (1 + share) ERM | AE-LookSAM ÷ (1 + share) "
+        "ERM |",
+        "|---|---|---|---|---|",
+    ]
+    for name, found in read("lab_overhead.json")["results"].items():
+        methods = [found[m]["over_share_of_erm"] for m in ("sam", "ae-sam", "ae-looksam")]
+        ratios = " | ".join(f"{r:.2f}" for r in methods)
+        rows.append(f"| {name} | {found['erm']['over_bare']:.2f} | {ratios} |")
+    return "\n".join(rows)
+
+
+def tables() -> dict[str, str]:
+    """The text that belongs after each marker of the README."""
+    return {"step_overhead": step_overhead(), "demo": demo(), "lab_overhead": lab_overhead()}
+
+
+def main() -> None:
+    path = ROOT / "README.md"
+    page = path.read_text()
+    for name, table in tables().items():
+        marker = f"<!-- {name} -->\n"
+        page = re.sub(rf"{marker}(\|.*\n)*", lambda _, t=marker + table + "\n": t, page)
+    path.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
