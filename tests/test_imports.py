@@ -20,7 +20,7 @@ print(*sorted(after - before - set(sys.stdlib_module_names)))
 
 #: Each layer may import only from those before it.
 LAYERS = [
-    {"checks", "tensors", "stack"},
+    {"checks", "tensors", "stack", "messages"},
     {"axis", "gradient"},
     {"policies", "ascents", "samples", "between", "combine", "guards", "closures"},
     {"displacement", "perturbed", "construction"},

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aesam import checkpoint, checks, closures, gradient, parts, tensors
+from aesam import checkpoint, checks, closures, gradient, messages, parts, tensors
 from aesam.ascents import AlongGradient, Ascent
 from aesam.between import Between, Plain
 from aesam.combine import Combine, Replace
@@ -28,35 +28,6 @@ from aesam.policies import Policy
 from aesam.run import Committed, Pending, Run, SecondPass, StepRecord, start
 from aesam.samples import Samples, WholeBatch
 from aesam.stack import frames_to_user, scaler_above
-
-NOTHING_DECIDED = """\
-step() has nothing to apply: no closure was given and nothing was decided since the last step. Use
-    opt.step(closure)             # the closure clears the gradients, computes the loss, calls
-                                  # backward() and returns the loss; it runs once or twice
-or own the passes:
-    loss.backward()
-    if opt.needs_second_pass():
-        with opt.perturbed():
-            ...                   # forward and backward again, on the same batch
-    opt.step()"""
-
-
-CLOSURE_IN_SCALER = """\
-scaler.step(opt, closure) cannot unscale the gradients that the closure makes: call
-opt.step(closure, scaler=scaler), then scaler.update()"""
-
-SCALE_NOT_GIVEN = """\
-the scaler's scale was not known when needs_second_pass() decided: leave the gradients of the first
-pass scaled, call opt.needs_second_pass(grad_scale=scaler.get_scale()), scale the loss of the second
-pass too, and unscale after it."""
-
-STILL_SCALED = """\
-the gradients are still scaled. Call scaler.unscale_(opt), if at all, after the second pass and not
-before it, then scaler.step(opt)."""
-
-UNSYNCHRONISED = """\
-needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that
-disagree would wait for each other for ever. Decide after a backward() that synchronises."""
 
 
 class NonFiniteGradient(FloatingPointError, RuntimeError):
@@ -248,7 +219,7 @@ class SharpnessAware(torch.optim.Optimizer):
         state.ready_for("needs_second_pass()")
         state.discard()
         if not getattr(self.model, "require_backward_grad_sync", True):
-            raise RuntimeError(UNSYNCHRONISED)
+            raise RuntimeError(messages.UNSYNCHRONISED)
         before = self._losses_before(losses)
         random, state.random = state.random, None
         if random is None and self.parts.move_before_pass:
@@ -320,7 +291,7 @@ class SharpnessAware(torch.optim.Optimizer):
             self._take(scaler)
             return None
         if scaler is None and scaler_above() is not None:
-            raise RuntimeError(CLOSURE_IN_SCALER)
+            raise RuntimeError(messages.CLOSURE_IN_SCALER)
         passes = closures.wrap(
             closure, self.parts.samples.selects_rows, self.zero_grad, scaler, type(self).__name__
         )
@@ -360,7 +331,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 "pass was made already. Call opt.step() next."
             )
         if parts.was_changed(pending.ahead):
-            raise RuntimeError(parts.CHANGED_GRADIENTS)
+            raise RuntimeError(messages.CHANGED_GRADIENTS)
         return pending, pending.ahead
 
     def _ascend(
@@ -381,7 +352,7 @@ class SharpnessAware(torch.optim.Optimizer):
         state = self._run
         state.ready_for("step()")
         if state.pending is None:
-            raise RuntimeError(NOTHING_DECIDED)
+            raise RuntimeError(messages.NOTHING_DECIDED)
         if state.pending.ahead is not None:
             raise RuntimeError(
                 "needs_second_pass() returned True: run the second pass inside "
@@ -413,12 +384,12 @@ class SharpnessAware(torch.optim.Optimizer):
         if pending.scale == 1.0:
             scaler = scaler_above()
             if scaler is not None and scaler.get_scale() != 1.0:
-                raise RuntimeError(SCALE_NOT_GIVEN)
+                raise RuntimeError(messages.SCALE_NOT_GIVEN)
         elif pending.norm_of_second > 0.0 and pending.scale >= 4.0:
             params, _ = gradient.with_gradient(self.param_groups, self._default_radius())
             now = tensors.norm_on_host(gradient.gradients_of(params))
             if now > pending.norm_of_second / 2.0:
-                raise RuntimeError(STILL_SCALED)
+                raise RuntimeError(messages.STILL_SCALED)
 
     def _apply(self, pending: Pending, after: Committed) -> None:
         state = self._run

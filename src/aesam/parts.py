@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from aesam import gradient, tensors
+from aesam import gradient, messages, tensors
 from aesam.ascents import Ascent
 from aesam.axis import Axis
 from aesam.between import Between, Lesson
@@ -18,10 +18,6 @@ from aesam.gradient import Gradient
 from aesam.policies import Decision, Observation, Policy
 from aesam.run import Committed, Pending, Run, SecondPass, StepRecord
 from aesam.samples import Samples
-
-CHANGED_GRADIENTS = """\
-the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
-second pass, on the final direction."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ def _refuse_other_scale(norm_at_ascent: float, first: Gradient) -> None:
     """``scaler.unscale_`` writes to the gradients without counting up their versions."""
     measurable = 0.0 < norm_at_ascent < math.inf
     if measurable and not math.isclose(norm_at_ascent, first.norm * first.scale, rel_tol=1e-3):
-        raise RuntimeError(CHANGED_GRADIENTS)
+        raise RuntimeError(messages.CHANGED_GRADIENTS)
 
 
 def was_changed(ahead: SecondPass) -> bool:
