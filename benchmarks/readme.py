@@ -18,11 +18,8 @@ def read(name: str) -> dict[str, Any]:
 
 
 def step_overhead() -> str:
-    rows = [
-        "| shapes of | SGD step | extra of a SAM step | as a share of pytorch_optimizer's | extra of a "
-        "skipped AE-SAM step, as a share of the SGD step |",
-        "|---|---|---|---|---|",
-    ]
+    heads = ["shapes of", "SGD step", "extra of a SAM step", "as a share of pytorch_optimizer's"]
+    rows = _head(*heads, "extra of a skipped AE-SAM step, as a share of the SGD step")
     for name, found in read("step_overhead.json")["results"].items():
         ms, ratios = found["milliseconds"], found["ratios"]
         rows.append(
@@ -34,15 +31,12 @@ def step_overhead() -> str:
 
 def demo() -> str:
     (comparison,) = read("demo/results.json")["comparisons"]
-    seeds = len(comparison["seeds"])
-    rows = [
-        f"| method | {comparison['measured_on']} accuracy, % (n = {seeds}) | % SAM | time, × ERM "
-        "| p against SAM | p against its baseline |",
-        "|---|---|---|---|---|---|",
-    ]
+    accuracy = f"{comparison['measured_on']} accuracy, % (n = {len(comparison['seeds'])})"
+    heads = ["method", accuracy, "% SAM", "time, × ERM", "p against SAM"]
+    rows = _head(*heads, "p against its baseline")
     for row in comparison["rows"]:
-        accuracy = f"{row['accuracy']['mean']:.1f} ± {row['accuracy']['std']:.1f}"
-        marked = f"**{accuracy}**" if row["best_overall"] else accuracy
+        found = f"{row['accuracy']['mean']:.1f} ± {row['accuracy']['std']:.1f}"
+        marked = f"**{found}**" if row["best_overall"] else found
         rows.append(
             f"| {row['label']} | {marked} | {row['percent_sam']['mean']:.0f} "
             f"| {row['times_erm']['mean']:.2f} | {_p(row['against_sam'])} "
@@ -51,19 +45,21 @@ def demo() -> str:
     return "\n".join(rows)
 
 
+def _head(*cells: str) -> list[str]:
+    return [f"| {' | '.join(cells)} |", "|---" * len(cells) + "|"]
+
+
 def _p(against: dict[str, Any] | None) -> str:
     if against is None or against["p_value"] is None:
         return "–"
     named = "" if against["label"] == "SAM" else f" ({against['label']})"
-    return f"{against['p_value']:.3f}{named}"
+    p = against["p_value"]
+    return f"{p:.3f}{named}" if p >= 0.001 else f"<0.001{named}"
 
 
 def lab_overhead() -> str:
-    rows = [
-        "| | lab's ERM ÷ bare loop | SAM ÷ 2 ERM | AE-SAM ÷ (1 + share) ERM | AE-LookSAM ÷ (1 + share) "
-        "ERM |",
-        "|---|---|---|---|---|",
-    ]
+    heads = ["", "lab's ERM ÷ bare loop", "SAM ÷ 2 ERM", "AE-SAM ÷ (1 + share) ERM"]
+    rows = _head(*heads, "AE-LookSAM ÷ (1 + share) ERM")
     for name, found in read("lab_overhead.json")["results"].items():
         methods = [found[m]["over_share_of_erm"] for m in ("sam", "ae-sam", "ae-looksam")]
         ratios = " | ".join(f"{r:.2f}" for r in methods)

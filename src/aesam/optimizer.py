@@ -190,7 +190,7 @@ class SharpnessAware(torch.optim.Optimizer):
         state = self._run
         state.ready_for("first_pass()")
         state.discard()
-        if state.random is None or not self._has_gradients():
+        if self.parts.replays and (state.random is None or not self._has_gradients()):
             state.random = RandomState(self._devices())
         moved = parts.displacement_before_pass(
             self.parts, self.base, self.normalize, self.model, state.room

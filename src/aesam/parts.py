@@ -44,6 +44,11 @@ class Parts:
         return self.between.needs_first_gradient or self.combine.needs_first_gradient
 
     @property
+    def replays(self) -> bool:
+        """Whether the random state before the first pass may be needed again."""
+        return not self.policy.never_fires or self.move_before_pass
+
+    @property
     def move_before_pass(self) -> bool:
         return any(type(a).before_pass is not Axis.before_pass for a in self.by_name.values())
 

@@ -61,6 +61,9 @@ class Decision:
 class Policy(Axis):
     """Base of all policies: override :meth:`decide`, and :meth:`start` if there is a state."""
 
+    #: Whether a second pass can be ruled out from the start, which saves preparing for one.
+    never_fires = False
+
     def start(self) -> State:
         """The state before the first step."""
         return {}
@@ -89,6 +92,8 @@ class Never(Policy):
     >>> Never().decide(Observation(0, 1.0), {})[0].use_sam
     False
     """
+
+    never_fires = True
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         return Decision(False), state

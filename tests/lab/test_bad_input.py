@@ -23,6 +23,18 @@ BAD = {
     "unknown engine": (("compare", "--engine", "spark"), "Known are local, ray, dask"),
     "no jobs": (("compare", "--jobs", 0), "jobs must be at least 1"),
     "noise to compare": (("compare", "--noise", 0.2, 1.5), "noise must be"),
+    "batch larger than the data to compare": (("compare", "--batch-size", 5000), "larger than"),
+    "a setting of none of the methods": (("compare", "--methods", "erm", "--k", 3), "setting k"),
+    "a report without folders": (("report",), "at least one folder"),
+    "no jobs to tune with": (("tune", "--jobs", 0, "--methods", "sam"), "jobs must be at least 1"),
+    "nothing to tune on": (("tune", "--holdout", 0), "holdout must be above 0"),
+    "a rho to tune": (("tune", "--rho", 0.1), "--rhos"),
+    "unknown tracker": (("train", "--track", "tensorbord"), "did you mean tensorboard"),
+    "tracker that is not there": (("train", "--track", "wandb"), "not installed"),
+    "seed out of range": (("train", "--seed", 10**20), "seed must be"),
+    "fp16 on a CPU": (("train", "--cpu", "--precision", "fp16"), "fp16 needs an accelerator"),
+    "too large a subset": (("compare", "--subset", 10**6), "subset"),
+    "a patch for a CNN": (("compare", "--patch", 4), "patch"),
     "a report of nothing": (("report", "nowhere"), "nowhere"),
     "unknown set to fetch": (("data", "mnist"), "unknown data set"),
     "tune of nothing known": (("tune", "--methods", "sma"), "did you mean sam"),
@@ -40,6 +52,15 @@ def test_bad_input_is_refused_with_a_sentence(case, tmp_path, monkeypatch, capsy
     assert "Traceback" not in told
     assert hint in " ".join(told.replace("│", " ").split())
     assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_file_in_place_of_a_folder_is_refused(command, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    code, told = aesam(command, "--out", tmp_path / "file", capsys=capsys)
+    assert code == 2
+    assert "is a file: choose a folder" in " ".join(told.split())
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "tune", "report", "data"])

@@ -99,7 +99,7 @@ def test_tuning_holds_out_and_never_sees_the_test_set(tmp_path, capsys):
         "--epochs", 2, "--out", tmp_path, capsys=capsys,
     )  # fmt: skip
     assert code == 0
-    rows = json.loads((tmp_path / "tune.json").read_text())
+    rows = json.loads((tmp_path / "tune.json").read_text())["rows"]
     assert len(rows) == 2 + 4
     best = [r for r in rows if r["best"]]
     assert [r["method"] for r in best] == ["sam", "looksam"]

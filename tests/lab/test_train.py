@@ -101,6 +101,32 @@ def test_a_damaged_checkpoint_is_refused_and_left_as_it_is(tmp_path, capsys):
         assert (tmp_path / "checkpoint.pt").read_bytes() == broken
 
 
+def test_a_refused_checkpoint_leaves_the_folder_as_it_was(tmp_path, capsys):
+    words = ("train", *SMALL, "--epochs", 2, "--out", tmp_path, "--resume")
+    aesam(*words, "--quiet")
+    for name in ("config.json", "summary.json"):
+        (tmp_path / name).unlink()
+    code, told = aesam(*words, "--lr", 0.3, capsys=capsys)
+    assert code == 2
+    assert "of another run" in told
+    assert aesam(*words, "--quiet") == 0
+    assert summary_of(tmp_path)["steps"] == 16
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "checkpoint.pt"])
+def test_each_file_may_be_damaged_without_a_traceback(name, tmp_path, capsys):
+    words = ("train", *SMALL, "--epochs", 2, "--out", tmp_path, "--resume")
+    aesam(*words, "--quiet")
+    if name == "checkpoint.pt":
+        (tmp_path / "summary.json").unlink()
+        torch.save({"format": 1}, tmp_path / name)
+    else:
+        (tmp_path / name).write_text("{}")
+    code, told = aesam(*words, capsys=capsys)
+    assert code == 2
+    assert "damaged" in told
+
+
 def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
     class Bomb:
         def __reduce__(self):
@@ -212,6 +238,7 @@ def test_a_full_disk_is_told_and_what_was_saved_is_kept(tmp_path):
         {"optimizer": "adamw", "lr": 0.001},
         {"warmup": 1},
         {"channels_last": True},
+        {"precision": "float64"},
     ],
     ids=lambda c: next(iter(c)),
 )

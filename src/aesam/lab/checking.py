@@ -2,9 +2,12 @@
 
 import math
 
+import torch
+
 from aesam.lab import data, methods, models
 from aesam.lab.config import Run, Training
 from aesam.lab.errors import UsageError, unknown
+from aesam.lab.splits import samples_of
 
 OPTIMIZERS = ["sgd", "adamw"]
 PRECISIONS = ["no", "bf16", "fp16", "float64"]
@@ -19,6 +22,8 @@ def check(run: Run) -> None:
     methods.check_settings(run.method)
     _check_data(run)
     _check_training(run)
+    if not 0 <= run.seed < 2**32:
+        raise UsageError(f"seed must be from 0 to 2**32 - 1, got {run.seed}")
 
 
 def _check_data(run: Run) -> None:
@@ -28,6 +33,27 @@ def _check_data(run: Run) -> None:
         raise unknown("kind of noise", run.data.noise_kind, NOISE_KINDS)
     if run.data.subset is not None:
         _at_least("subset", run.data.subset, 1)
+    if run.data.cutout is not None:
+        _at_least("cutout", run.data.cutout, 1)
+
+
+def check_with_data(run: Run) -> None:
+    """What only the data can tell: whether they are there, and fit the model and the batches."""
+    samples = samples_of(run)
+    known = samples.data_set
+    with torch.device("meta"):  # costs no memory
+        models.build(
+            run.model.name,
+            classes=known.classes,
+            channels=known.channels,
+            size=known.size,
+            patch=run.model.patch,
+        )
+    if run.training.batch_size > len(samples.train):
+        raise UsageError(
+            f"batch_size {run.training.batch_size} is larger than the {len(samples.train)} "
+            "training samples"
+        )
 
 
 def _check_training(run: Run) -> None:

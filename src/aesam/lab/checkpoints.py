@@ -13,6 +13,7 @@ from aesam.lab import files
 from aesam.lab.errors import UsageError
 
 FORMAT = 1
+_KEYS = {"config", "model", "optimizer", "scheduler", "scaler", "processes", "progress"}
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
@@ -30,6 +31,9 @@ def load(path: Path) -> dict[str, Any]:
         raise _damaged(path, type(error).__name__) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
         raise _damaged(path, "it is not a checkpoint of this version")
+    missing = _KEYS - content.keys()  # pyright: ignore[reportUnknownVariableType]
+    if missing:
+        raise _damaged(path, f"it lacks {', '.join(sorted(missing))}")
     return content  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -18,6 +18,7 @@ class Data:
     holdout: float = 0.0
     subset: int | None = None
     augment: bool = True
+    cutout: int | None = None
 
 
 @dataclass(frozen=True)

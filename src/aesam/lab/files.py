@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -55,6 +56,17 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def without_nan(value: Any) -> Any:
+    """The same with None for numbers that JSON has no word for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {k: without_nan(v) for k, v in value.items()}  # pyright: ignore
+    if isinstance(value, list):
+        return [without_nan(v) for v in value]  # pyright: ignore
+    return value
 
 
 def read_json(path: Path) -> Any:

@@ -25,8 +25,10 @@ class RunFolder:
 
     def admit(self, run: Run, resume: bool) -> bool:
         """Whether there is something to go on from; refuses to mix runs or lose one."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{self.path} is a file: choose a folder")
         if self.config.exists():
-            there = config.from_dict(_read(self.config))
+            there = _read_run(self.config)
             apart = config.differences(run, there)
             if apart:
                 raise UsageError(
@@ -42,22 +44,35 @@ class RunFolder:
         return begun
 
     def begin(self, run: Run) -> None:
+        self.summary.unlink(missing_ok=True)  # of a run that was taken back
         files.write_json(self.config, config.as_dict(run))
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
-        files.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in metrics))
+        lines = [json.dumps(files.without_nan(line)) + "\n" for line in metrics]
+        files.write_text(self.metrics, "".join(lines))
 
     def read_summary(self) -> dict[str, Any]:
-        return _read(self.summary)
+        summary = _read(self.summary)
+        missing = {"test_accuracy", "validation_accuracy", "percent_sam", "steps", "seconds"}
+        if not missing <= summary.keys():
+            raise UsageError(f"{self.summary} is damaged: move the folder away")
+        return summary
 
     def _saved_run(self) -> dict[str, Any] | None:
         if not self.config.exists():
             return None
-        return _comparable(config.from_dict(_read(self.config)))
+        return _comparable(_read_run(self.config))
 
 
 def _comparable(run: Run) -> dict[str, Any]:
     return config.identity(run)
+
+
+def _read_run(path: Path) -> Run:
+    try:
+        return config.from_dict(_read(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged ({error!r}): move the folder away") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

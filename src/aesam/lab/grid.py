@@ -6,7 +6,8 @@
 import os
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,17 @@ from typing import Any
 
 import joblib
 import torch
+from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError, unknown
+from aesam.lab.files import DiskError
 from aesam.lab.folders import RunFolder
+from aesam.lab.interrupts import Stopped
 
 ENGINES = ["local", "ray", "dask"]
+DIED = "its process was killed"
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,10 @@ class Job:
 
     @property
     def is_finished(self) -> bool:
-        return RunFolder(self.folder).is_finished(self.run)
+        try:
+            return RunFolder(self.folder).is_finished(self.run)
+        except UsageError:  # a damaged folder: the run itself will say so
+            return False
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,8 @@ def run_all(
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
+    if workers < 1:
+        raise UsageError(f"jobs must be at least 1, got {workers}")
     done = done or _ignore
     outcomes = [Outcome(job, tries=0) for job in jobs if job.is_finished]
     for outcome in outcomes:
@@ -89,24 +99,46 @@ def _ignore(outcome: Outcome) -> None:
 
 
 def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[Outcome]:
-    """Each job once; those that a broken pool of processes took along count as failed."""
+    """Each job once; those that a dead process took along count as failed."""
     ended: dict[Path, Outcome] = {}
-    threads = max(1, (os.cpu_count() or 1) // max(1, workers)) if engine == "local" else 0
+    results = _on_this_machine if engine == "local" else _on_cluster
+    for job, error in results(jobs, workers):
+        ended[job.folder] = Outcome(job, error)
+        if error is None:
+            done(ended[job.folder])
+    for job in [j for j in jobs if j.folder not in ended]:
+        ended[job.folder] = Outcome(job, None if job.is_finished else DIED)
+        if job.is_finished:
+            done(ended[job.folder])
+    return [ended[job.folder] for job in jobs]
+
+
+def _on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
+    """Processes of their own even for one job at a time: what dies there must not die here."""
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    pool: Any = ProcessPoolExecutor(max_workers=workers)
+    over = False
+    try:
+        futures: dict[Any, Job] = {pool.submit(_train, job, threads): job for job in jobs}
+        for future in as_completed(futures):
+            job = futures[future]
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                if job.is_finished:
+                    yield job, None
+        over = True
+    finally:
+        pool.shutdown(wait=True, kill_workers=not over)
+
+
+def _on_cluster(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
     options: Any = {"return_as": "generator_unordered", "batch_size": 1}
     pool: Any = joblib.Parallel(n_jobs=workers, **options)
     try:
-        for job, error in pool(joblib.delayed(_train)(job, threads) for job in jobs):
-            ended[job.folder] = Outcome(job, error)
-            if error is None:
-                done(ended[job.folder])
-    except (BrokenProcessPool, ChildProcessError, EOFError):
-        pass  # a process was killed: joblib gives up on all that were waiting
-    for job in [j for j in jobs if j.folder not in ended]:
-        died = None if job.is_finished else "its process was killed"
-        ended[job.folder] = Outcome(job, died)
-        if died is None:
-            done(ended[job.folder])
-    return [ended[job.folder] for job in jobs]
+        yield from pool(joblib.delayed(_train)(job, 0) for job in jobs)
+    except Exception:  # each cluster has its own for a worker that died
+        return
 
 
 def _train(job: Job, threads: int) -> tuple[Job, str | None]:
@@ -117,7 +149,7 @@ def _train(job: Job, threads: int) -> tuple[Job, str | None]:
         torch.set_num_threads(threads)
     try:
         train(job.run, job.folder, resume=True)
-    except UsageError as error:
+    except (UsageError, DiskError, Stopped) as error:
         return job, str(error)
     except Exception:
         return job, traceback.format_exc()
@@ -127,8 +159,7 @@ def _train(job: Job, threads: int) -> tuple[Job, str | None]:
 @contextmanager
 def _backend(engine: str, address: str | None) -> Generator[None]:
     if engine == "local":
-        with joblib.parallel_config(backend="loky"):
-            yield
+        yield
     elif engine == "dask":
         with _dask_client(address), joblib.parallel_config(backend="dask"):
             yield

@@ -20,11 +20,13 @@ class Passes:
         self._engine = engine
         self._training = training
         self._selects_rows = engine.opt.parts.samples.selects_rows
+        self._on_xla = engine.accelerator.device.type == "xla"
 
     def step(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """One optimizer step on this process's rows: mean loss at ``w``, and correct answers."""
         engine, opt = self._engine, self._engine.opt
         parts = self._micro_batches(images.to(engine.dtype), labels)
+        opt.zero_grad()
         with opt.first_pass():
             loss, correct, losses = self._first(parts)
         scaler = engine.accelerator.scaler
@@ -34,10 +36,17 @@ class Passes:
                 self._second(parts, at)
         if self._training.clip is not None:
             engine.accelerator.clip_grad_norm_(engine.net.parameters(), self._training.clip)
-        engine.prepared.step()
+        self._apply()
         engine.scheduler.step()
-        opt.zero_grad()
         return loss, correct
+
+    def _apply(self) -> None:
+        """Accelerate's step looks for packages on every call: only a scaler or XLA needs it."""
+        engine = self._engine
+        if engine.accelerator.scaler is None and not self._on_xla:
+            engine.opt.step()
+        else:
+            engine.prepared.step()
 
     def _micro_batches(self, images: Tensor, labels: Tensor) -> list[MicroBatch]:
         count = self._training.accumulate
@@ -95,7 +104,9 @@ def evaluate(engine: Engine, chunks: Any) -> tuple[float, float]:
         logits = engine.model(images.to(engine.dtype))
         loss = cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
-        total += torch.stack([loss.double(), right.double(), torch.tensor(float(len(labels)))])
+        total[0] += loss
+        total[1] += right
+        total[2] += len(labels)
     engine.model.train()
     loss, right, count = engine.accelerator.reduce(total, reduction="sum").tolist()
     return loss / count, 100.0 * right / count

@@ -63,6 +63,8 @@ class Trainer:
         self._run, self._folder = run, folder
         names = list(trackers)
         self._accelerator = accelerator_for(run.training, names, str(folder.path))
+        if run.training.precision == "fp16" and self._accelerator.device.type == "cpu":
+            raise UsageError("fp16 needs an accelerator: on a CPU use bf16 or no")
         main = self._accelerator.is_main_process
         self._reporter = reporter if main else Silent()
         samples = samples_of(run)
@@ -76,8 +78,6 @@ class Trainer:
         self._tracked = bool(names)
         if names:
             self._accelerator.init_trackers("aesam", config.identity(run))
-        if main:
-            folder.begin(run)
 
     def _make_batches(self, train: Any) -> Any:
         world, training = self._accelerator.num_processes, self._run.training
@@ -96,12 +96,15 @@ class Trainer:
             rank=self._accelerator.process_index,
             world=world,
             channels_last=training.channels_last,
+            cutout=self._run.data.cutout,
             workers=training.workers,
         )
 
     def train(self) -> dict[str, Any]:
         """All epochs that are left, then the summary."""
         progress, total = self._progress, self._engine.total_steps
+        if self._accelerator.is_main_process:
+            self._folder.begin(self._run)
         self._reporter.begin(self._run, total, progress.step)
         with StopRequest() as request:
             while progress.epoch < self._run.training.epochs:
@@ -113,8 +116,10 @@ class Trainer:
         progress, steps = self._progress, len(self._batches)
         clock, sums, begin = Clock(self._reporter.every), self._sums, time.perf_counter()
         for images, labels in self._batches.epoch(progress.epoch, start=progress.batch):
+            before = self._engine.opt.last_step
             loss, correct = self._passes.step(images, labels)
-            progress.count(self._record(), steps)
+            record = self._engine.opt.last_step
+            progress.count(record if record is not before else None, steps)  # None: it was skipped
             sums.add(loss, correct, len(labels))
             if clock.is_due():
                 self._reporter.step(
@@ -127,12 +132,6 @@ class Trainer:
                     request.signum, f"at epoch {progress.epoch + 1}, step {progress.step}"
                 )
         progress.seconds += time.perf_counter() - begin
-
-    def _record(self) -> Any:
-        """The optimizer's record of this step, None where it skipped the update."""
-        record = self._engine.opt.last_step
-        expected = self._progress.step - self._engine.opt.skipped_steps
-        return record if record is not None and record.index == expected else None
 
     def _must_stop(self, request: StopRequest) -> bool:
         """Whether any process was asked to stop: all stop after the same step."""
@@ -152,6 +151,7 @@ class Trainer:
             self._accelerator.process_index,
             self._accelerator.num_processes,
             channels_last=self._run.training.channels_last,
+            workers=self._run.training.workers,
         )
         loss, accuracy = evaluate(self._engine, chunks)
         lr = float(self._engine.scheduler.get_last_lr()[0])
@@ -244,13 +244,14 @@ class Trainer:
             "config_hash": config.config_hash(self._run),
         }
         if self._accelerator.is_main_process:
-            files.write_json(self._folder.summary, summary)
+            files.write_json(self._folder.summary, files.without_nan(summary))
+        self._accelerator.wait_for_everyone()
         return summary
 
     def close(self) -> None:
         self._reporter.end()
-        if self._tracked:
-            self._accelerator.end_training()
+        if self._tracked or self._accelerator.num_processes > 1:
+            self._accelerator.end_training()  # trackers, and the group of processes
 
 
 def versions() -> dict[str, str]:

@@ -1,5 +1,7 @@
 """The command ``aesam``."""
 
+import signal
+from types import FrameType
 from typing import Annotated
 
 import tyro
@@ -23,10 +25,15 @@ Command = (
 )
 
 
+def _stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise Stopped(signum, "before the end")
+
+
 def main() -> int:
     """Parse, run, and turn what went wrong into a sentence and an exit code."""
     errors = Console(stderr=True)
     try:
+        signal.signal(signal.SIGTERM, _stop)  # training itself replaces it by a gentler one
         command = tyro.cli(Command, prog="aesam", description=__doc__)  # pyright: ignore
         return command()
     except UsageError as error:

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from aesam.lab import checking, demo, methods
 from aesam.lab.cli.console import console, say
-from aesam.lab.cli.options import RunOptions, run_of
-from aesam.lab.config import Run, config_hash
+from aesam.lab.cli.options import RunOptions, given_settings, run_of
+from aesam.lab.config import Method, Run, config_hash
 from aesam.lab.errors import UsageError
 from aesam.lab.grid import Job, Outcome, Watch, epochs_done, run_all
 from aesam.lab.report import rich_table, write_report
@@ -42,11 +42,8 @@ class Compare(RunOptions):
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def __call__(self) -> int:
-        if self.jobs < 1:
-            raise UsageError(f"jobs must be at least 1, got {self.jobs}")
         jobs = self.plan()
-        for job in jobs:
-            checking.check(job.run)
+        check_all(jobs, self.engine, self.out)
         outcomes = finish(jobs, self.jobs, self.engine, self.address, self.quiet)
         report([o.job for o in outcomes if o.error is None], self.out, self._notes())
         return tell_failures(outcomes)
@@ -56,6 +53,10 @@ class Compare(RunOptions):
             methods.check(name)
         if not (self.methods and self.seeds and self.noise):
             raise UsageError("methods, seeds and noise must each name at least one")
+        known = {name for method in self.methods for name in methods.SETTINGS[method]}
+        foreign = [name for name in given_settings(self) if name not in known]
+        if foreign:
+            raise UsageError(f"none of these methods has a setting {' or '.join(foreign)}")
         return [
             Job(run, folder_of(run, self.out))
             for noise in dict.fromkeys(self.noise)
@@ -69,13 +70,26 @@ class Compare(RunOptions):
         return run_of(self, method, seed, noise, strict=False, **tuned)
 
     def _notes(self) -> list[str]:
-        return demo.NOTES if self.dataset == "digits" else []
+        usual = Compare(methods=self.methods, seeds=self.seeds, out=self.out, jobs=self.jobs)
+        return demo.NOTES if replace(self, quiet=False) == usual else []
+
+
+def check_all(jobs: list[Job], engine: str, out: Path) -> None:
+    """Refuse before anything is trained; what the data say is looked up once per kind of run."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file: choose a folder")
+    for job in jobs:
+        checking.check(job.run)
+    if engine == "local":  # on a cluster the data need not be here
+        kinds = {replace(job.run, method=Method(), seed=0): job.run for job in jobs}
+        for run in kinds.values():
+            checking.check_with_data(run)
 
 
 def folder_of(run: Run, out: Path) -> Path:
     where = f"{run.data.name}-{run.model.name}"
     what = f"{run.method.name}-seed{run.seed}-{config_hash(run)[:8]}"
-    return out / where / f"noise{run.data.noise:g}" / what
+    return out.resolve() / where / f"noise{run.data.noise:g}" / what
 
 
 def finish(
@@ -123,11 +137,11 @@ def report(jobs: list[Job], out: Path, notes: list[str]) -> None:
     comparisons = write_report([job.folder for job in jobs], out, command=command, notes=notes)
     for comparison in comparisons:
         console.print(rich_table(comparison))
-    console.print(f"written: {out / 'report.html'}, {out / 'results.json'}", soft_wrap=True)
+    say(f"written: {out / 'report.html'}, {out / 'results.json'}")
 
 
 def tell_failures(outcomes: list[Outcome]) -> int:
     failed = [o for o in outcomes if o.error is not None]
     for outcome in failed:
-        console.print(f"\nfailed: {outcome.job.folder}\n{outcome.error}", soft_wrap=True)
+        say(f"\nfailed: {outcome.job.folder}\n{outcome.error}")
     return 1 if failed else 0

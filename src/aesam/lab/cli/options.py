@@ -21,13 +21,17 @@ class RunOptions:
     patch: int | None = None
     """Patch size of vit-s."""
     epochs: int | None = None
+    """Passes over the training set: 60 for digits, 200 for CIFAR, 90 for folders."""
     batch_size: int | None = None
     """Samples per optimizer step, over all processes and micro-batches."""
     lr: float | None = None
+    """Learning rate at its highest, 0.1; it falls along a cosine."""
     optimizer: str | None = None
     """sgd or adamw, underneath the method."""
     momentum: float | None = None
+    """Of sgd, 0.9."""
     weight_decay: float | None = None
+    """1e-4."""
     warmup: int | None = None
     """Epochs in which the learning rate rises, before the cosine."""
     label_smoothing: float | None = None
@@ -37,10 +41,11 @@ class RunOptions:
     """Micro-batches that a batch is split into, in both passes."""
     precision: str | None = None
     """no (float32), bf16 or fp16 (mixed), or float64."""
-    channels_last: bool | None = None
-    compile: bool | None = None
+    channels_last: bool = False
+    """Keep images with their channels last, which is faster on CPUs."""
+    compile: bool = False
     """Compile the model with torch.compile."""
-    cpu: bool | None = None
+    cpu: bool = False
     """Stay on the CPU also where there is an accelerator."""
     workers: int | None = None
     """Processes that decode images of a folder."""
@@ -52,6 +57,8 @@ class RunOptions:
     """Train on so many samples only, the same for every seed."""
     augment: bool | None = None
     """Random crops and flips; the usual for CIFAR and folders, not for digits."""
+    cutout: int | None = None
+    """Side of a square that is cut out of each training image."""
     rho: float | None = None
     """Radius of the ascent."""
     alpha: float | None = None
@@ -70,8 +77,8 @@ class RunOptions:
     """Share of tensors in the ascent (esam)."""
     gamma: float | None = None
     """Share of rows in the second gradient (esam)."""
-    normalize: bool | None = None
-    """Normalise the ascent (the default) or not."""
+    normalize: bool = True
+    """Normalise the ascent or not."""
 
 
 _TRAINING = (
@@ -90,6 +97,8 @@ def run_of(
     """The run that the flags describe; ``base`` has settings of the method that flags override."""
     usual = recipes.for_dataset(options.dataset)
     given = _given(options, _METHOD)
+    if options.normalize:
+        del given["normalize"]  # every method's default
     return Run(
         data=replace(
             usual.data,
@@ -98,6 +107,7 @@ def run_of(
             noise_kind=options.noise_kind,
             holdout=options.holdout,
             subset=options.subset,
+            cutout=options.cutout,
             **_given(options, ("augment",)),
         ),
         model=replace(usual.model, name=options.model or usual.model.name, patch=options.patch),
@@ -105,6 +115,12 @@ def run_of(
         training=replace(usual.training, **_given(options, _TRAINING)),
         seed=seed,
     )
+
+
+def given_settings(options: RunOptions) -> list[str]:
+    """The settings of methods that flags were given for."""
+    names = list(_given(options, _METHOD))
+    return [name for name in names if name != "normalize" or not options.normalize]
 
 
 def _given(options: RunOptions, names: tuple[str, ...]) -> dict[str, Any]:

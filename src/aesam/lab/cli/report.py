@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from aesam.lab.cli.console import console
+from aesam.lab.cli.console import console, say
+from aesam.lab.errors import UsageError
 from aesam.lab.report import rich_table, write_report
 
 
@@ -21,9 +22,11 @@ class Report:
     """Where to write; the first folder if left out."""
 
     def __call__(self) -> int:
+        if not self.folders:
+            raise UsageError("report needs at least one folder that holds finished runs")
         out = self.out or self.folders[0]
         command = shlex.join(["aesam", *sys.argv[1:]])
         for comparison in write_report(self.folders, out, command=command):
             console.print(rich_table(comparison))
-        console.print(f"written: {out / 'report.html'}, {out / 'results.json'}", soft_wrap=True)
+        say(f"written: {out / 'report.html'}, {out / 'results.json'}")
         return 0

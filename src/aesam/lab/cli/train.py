@@ -1,5 +1,6 @@
 """``aesam train``: one run."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from aesam.lab.cli.console import console, print_summary
 from aesam.lab.cli.options import RunOptions, run_of
 from aesam.lab.config import config_hash
 from aesam.lab.reporters import for_console
+from aesam.lab.trackers import check_trackers
 from aesam.lab.training import train
 
 
@@ -39,7 +41,8 @@ class Train(RunOptions):
         name = f"{run.data.name}-{run.model.name}-{run.method.name}-{config_hash(run)[:8]}"
         folder = self.out or Path("runs") / name
         reporter = for_console(console, self.quiet)
+        check_trackers(self.track)
         summary = train(run, folder, resume=self.resume, reporter=reporter, trackers=self.track)
-        if not self.quiet:
+        if not self.quiet and os.environ.get("RANK", "0") == "0":
             print_summary(summary, folder)
         return 0

@@ -1,5 +1,7 @@
 """``aesam tune``: the paper's grids on a held-out part of the training set."""
 
+import shlex
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,11 +9,12 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from aesam.lab import checking, files, methods
-from aesam.lab.cli.compare import finish, folder_of, tell_failures
-from aesam.lab.cli.console import console
-from aesam.lab.cli.options import RunOptions, run_of
+from aesam.lab import files, methods
+from aesam.lab.cli.compare import check_all, finish, folder_of, tell_failures
+from aesam.lab.cli.console import console, say
+from aesam.lab.cli.options import RunOptions, given_settings, run_of
 from aesam.lab.config import Method
+from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
 from aesam.lab.grid import Job
 
@@ -40,25 +43,32 @@ class Tune(RunOptions):
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
     def __call__(self) -> int:
-        jobs = [job for method in self.methods for job in self.grid_of(method)]
-        for job in jobs:
-            checking.check(job.run)
+        if not (self.methods and self.seeds and self.rhos and self.alphas):
+            raise UsageError("methods, seeds, rhos and alphas must each name at least one")
+        if not self.holdout > 0.0:
+            raise UsageError(f"holdout must be above 0 to tune on, got {self.holdout}")
+        if {"rho", "alpha"} & set(given_settings(self)):
+            raise UsageError("tune searches rho and alpha: give --rhos and --alphas")
+        jobs = [job for method in dict.fromkeys(self.methods) for job in self.grid_of(method)]
+        check_all(jobs, self.engine, self.out)
         outcomes = finish(jobs, self.jobs, self.engine, self.address, self.quiet)
         rows = ranked([o.job for o in outcomes if o.error is None])
-        files.write_json(self.out / "tune.json", rows)
+        command = shlex.join(["aesam", *sys.argv[1:]])
+        files.write_json(self.out / "tune.json", {"command": command, "rows": rows})
         console.print(_table(rows))
-        console.print(f"written: {self.out / 'tune.json'}", soft_wrap=True)
+        say(f"written: {self.out / 'tune.json'}")
         return tell_failures(outcomes)
 
     def grid_of(self, method: str) -> list[Job]:
         """Every rho, and every alpha where the method has one."""
         methods.check(method)
         known = methods.SETTINGS[method]
-        runs = [run_of(self, method, seed, self.noise, strict=False) for seed in self.seeds]
+        seeds = dict.fromkeys(self.seeds)
+        runs = [run_of(self, method, seed, self.noise, strict=False) for seed in seeds]
         grid: list[dict[str, Any]] = [{}]
         for name, values in (("rho", self.rhos), ("alpha", self.alphas)):
             if name in known:
-                grid = [{**point, name: v} for point in grid for v in values]
+                grid = [{**point, name: v} for point in grid for v in dict.fromkeys(values)]
         chosen = [replace(run, method=_with(run.method, point)) for point in grid for run in runs]
         return [Job(run, folder_of(run, self.out)) for run in chosen]
 

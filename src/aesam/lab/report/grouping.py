@@ -14,9 +14,10 @@ REACH = 10.0  # points of % SAM
 
 
 def shared_settings(run: FinishedRun) -> dict[str, Any]:
-    """What runs of one comparison have in common: all but method, seed and where the data lies."""
+    """What runs of one comparison have in common: all but method, seed and circumstances."""
     shared = {k: v for k, v in run.config.items() if k not in ("method", "seed")}
-    shared["data"] = {k: v for k, v in run.config["data"].items() if k != "root"}
+    for part, names in (("data", ("root",)), ("training", ("cpu", "workers"))):
+        shared[part] = {k: v for k, v in run.config[part].items() if k not in names}
     return shared
 
 
