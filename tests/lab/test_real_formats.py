@@ -26,7 +26,7 @@ def test_cifar_files_are_trained_on(tmp_path, capsys):
     write_cifar10(tmp_path / "data/cifar-10-batches-bin")
     code, told = aesam(
         "train", "--dataset", "cifar10", "--root", tmp_path / "data", "--model", "resnet8",
-        "--method", "ae-looksam", "--epochs", 2, "--batch-size", 50, "--channels-last", "True",
+        "--method", "ae-looksam", "--epochs", 2, "--batch-size", 50, "--channels-last",
         "--noise", 0.4, "--out", tmp_path / "run", capsys=capsys,
     )  # fmt: skip
     assert code == 0, told

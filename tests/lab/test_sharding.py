@@ -12,7 +12,7 @@ from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 import aesam
-from aesam.lab import checkpoints, sharding
+from aesam.lab import sharding
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +36,12 @@ def on_one_process(rank, port, folder, results):
         Problem(model).train(opt, 5)
         file = folder / f"own{rank}.pt"
         own = sharding.own_optimizer_state(opt)
-        checkpoints.save(file, {"model": sharding.whole_model_state(model), "own": own})
+        torch.save({"model": sharding.whole_model_state(model), "own": own}, file)
         kept = copy.deepcopy(whole(model))
         Problem(model).train(opt, 4, start=5)
 
         other_model, other = spread(seed=9)
-        saved = checkpoints.load(file)
+        saved = torch.load(file, weights_only=True)
         sharding.load_whole_model_state(other_model, saved["model"])
         sharding.load_own_optimizer_state(other, saved["own"])
         Problem(other_model).train(other, 4, start=5)
