@@ -192,9 +192,11 @@ class SharpnessAware(torch.optim.Optimizer):
         state.discard()
         if self.parts.replays and (state.random is None or not self._has_gradients()):
             state.random = RandomState(self._devices())
-        moved = parts.displacement_before_pass(
-            self.parts, self.base, self.normalize, self.model, state.room
-        )
+        moved = None
+        if self.parts.move_before_pass:
+            moved = parts.displacement_before_pass(
+                self.parts, self.base, self.normalize, self.model, state.room
+            )
         try:
             with state.inside("opt.first_pass()", moved):
                 yield
@@ -397,10 +399,11 @@ class SharpnessAware(torch.optim.Optimizer):
             for hook in self._optimizer_step_pre_hooks.values():
                 hook(self, (self,), {})
             self.base.step()
-            with torch.no_grad():
-                for name, axis in self.parts.by_name.items():
-                    carried = pending.carried if name == "combine" else None
-                    axis.after_base_step(self.base, carried)
+            if self.parts.act_after_base_step:
+                with torch.no_grad():
+                    for name, axis in self.parts.by_name.items():
+                        carried = pending.carried if name == "combine" else None
+                        axis.after_base_step(self.base, carried)
         except BaseException:
             state.discard()
             raise

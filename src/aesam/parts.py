@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -32,7 +33,7 @@ class Parts:
 
     @property
     def by_name(self) -> dict[str, Axis]:
-        return dict(vars(self))
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @property
     def method(self) -> str:
@@ -43,14 +44,19 @@ class Parts:
     def keep_first_gradient(self) -> bool:
         return self.between.needs_first_gradient or self.combine.needs_first_gradient
 
-    @property
+    @cached_property
     def replays(self) -> bool:
         """Whether the random state before the first pass may be needed again."""
         return not self.policy.never_fires or self.move_before_pass
 
-    @property
+    @cached_property
     def move_before_pass(self) -> bool:
         return any(type(a).before_pass is not Axis.before_pass for a in self.by_name.values())
+
+    @cached_property
+    def act_after_base_step(self) -> bool:
+        own = Axis.after_base_step
+        return any(type(a).after_base_step is not own for a in self.by_name.values())
 
 
 def decide(
@@ -90,6 +96,8 @@ def _answer(policy: Policy, answer: Any) -> tuple[Decision, dict[str, float]]:
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Decision)):  # pyright: ignore
         raise TypeError(f"{name}.decide must return (Decision(...), state), got {answer!r}")
     decision, state = cast(tuple[Decision, dict[str, float]], answer)
+    if not state and type(policy).start is Policy.start:
+        return decision, state
     if state.keys() != policy.start().keys() or not all(map(_is_number, state.values())):
         raise TypeError(
             f"{name}.decide must return a state of finite numbers under the keys of start(), "

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from rich.progress import Progress, TaskID
 
 from aesam.lab import data
-from aesam.lab.cli.console import console
+from aesam.lab.cli.console import console, say
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,19 @@ class Data:
     def __call__(self) -> int:
         data.check(self.name)
         if self.name in ("cifar10", "cifar100"):
-            console.print(f"{self.name} is in {data.fetch(self.name, self.root)}", soft_wrap=True)
+            say(f"{self.name} is in {self._fetch()}")
         for key, value in data.describe(self.name, self.root).items():
-            console.print(f"{key}: {value}", soft_wrap=True, highlight=False)
+            say(f"{key}: {value}")
         return 0
+
+    def _fetch(self) -> Path:
+        """Fetch with a bar for whatever is under way."""
+        with Progress(console=console, disable=not console.is_terminal) as bar:
+            tasks: dict[str, TaskID] = {}
+
+            def told(what: str, done: int, total: int) -> None:
+                if what not in tasks:
+                    tasks[what] = bar.add_task(what, total=total or None)
+                bar.update(tasks[what], completed=done)
+
+            return data.fetch(self.name, self.root, told)
