@@ -33,11 +33,12 @@ def free_port():
 
 
 def run(*command):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("method", ["ae-looksam", "ss-sam"])
@@ -57,6 +58,17 @@ def test_two_processes_equal_one_on_the_whole_batch(method, tmp_path):
         assert norms[0] == pytest.approx(norms[1], rel=1e-10)
     summaries = [json.loads((tmp_path / n / "summary.json").read_text()) for n in ("one", "two")]
     assert [s["processes"] for s in summaries] == [1, 2]
+
+
+@pytest.mark.parametrize("method", ["esam", "ae-looksam"])
+def test_torchrun_runs_the_command_as_it_is(method, tmp_path):
+    launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
+    port = f"--master-port={free_port()}"
+    words = ("train", "--dataset", "synthetic", "--epochs", "2", "--method", method)
+    told = run(*launch, port, "-m", "aesam.lab.cli", *words, "--out", str(tmp_path))
+    assert json.loads((tmp_path / "summary.json").read_text())["processes"] == 2
+    assert told.count("test accuracy") == 1
+    assert told.count("epoch 2/2") == 1
 
 
 def test_accelerate_launch_runs_the_command_as_it_is(tmp_path):

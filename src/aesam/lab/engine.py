@@ -28,7 +28,8 @@ def accelerator_for(training: Training, trackers: Iterable[str] = (), folder: st
         for state in (AcceleratorState, GradientState, PartialState):
             state._reset_state()  # pyright: ignore
     return Accelerator(
-        cpu=training.cpu,
+        # Without it, Accelerate takes several CPU processes for as many runs of one process.
+        cpu=training.cpu or not torch.accelerator.is_available(),
         mixed_precision="no" if training.precision == "float64" else training.precision,
         log_with=list(trackers) or None,
         project_dir=folder or None,
