@@ -3,6 +3,7 @@
 import pytest
 from lab.commands import aesam
 
+pytestmark = pytest.mark.slow
 BAD = {
     "unknown method": (("train", "--method", "ae-sma"), "did you mean ae-sam"),
     "unknown data set": (("train", "--dataset", "cifar11"), "did you mean cifar10"),

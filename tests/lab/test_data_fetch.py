@@ -21,6 +21,7 @@ from aesam.lab import data
 from aesam.lab.data.archives import ARCHIVES
 from aesam.lab.errors import UsageError
 
+pytestmark = pytest.mark.slow
 FILES = cifar10_files(binary, ".bin", count=40)
 CONTENT = tar("cifar-10-batches-bin", FILES)
 ARCHIVE = tiny_archive(FILES, CONTENT)

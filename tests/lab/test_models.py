@@ -12,6 +12,7 @@ from aesam.lab.errors import UsageError
 from aesam.lab.models import cifar_resnet, pyramidnet, resnet, wide_resnet
 from aesam.lab.models.vit import ViT
 
+pytestmark = pytest.mark.slow
 SMALL = ["digits-cnn", "mlp", "resnet8", "resnet20", "resnet32", "resnet56", "wrn-10-1"]
 LARGE = ["resnet18", "resnet34", "resnet50", "wrn-16-4", "pyramidnet-110", "vit-s"]
 BUILDABLE = [name for name in models.names() if name != "wrn-D-K"]

@@ -14,6 +14,7 @@ from aesam.lab.report.figures import figures
 from aesam.lab.report.style import LOOKS, marker_of, order_of
 from aesam.lab.report.trace import adaptive_rows, trace_of
 
+pytestmark = pytest.mark.slow
 METHODS = ["erm", "sam", "esam", "ss-sam", "ae-sam", "looksam", "ae-looksam"]
 # What a person without one kind of cone sees, in linear RGB (Machado and others, 2009).
 COLOUR_BLINDNESS = {

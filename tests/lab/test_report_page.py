@@ -9,6 +9,7 @@ from aesam.lab.errors import UsageError
 from aesam.lab.files import DiskError
 from aesam.lab.report import as_json, compare, html_report, read_runs, write_report
 
+pytestmark = pytest.mark.slow
 COMMAND = "aesam compare --dataset digits --noise 0.6"
 NOTE = "ρ was chosen on a <held-out> tenth"
 HOSTILE = "<script>alert('x')</script><img src=x onerror=\"y\">$\\frac & \x1b[31m"

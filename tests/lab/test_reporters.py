@@ -3,11 +3,14 @@
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from aesam.lab import recipes, reporters, training
 from aesam.lab.config import Method
 from aesam.lab.methods import fill
+
+pytestmark = pytest.mark.slow
 
 
 def short_run(epochs=3):

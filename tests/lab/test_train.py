@@ -17,6 +17,7 @@ from aesam.lab.interrupts import Stopped
 from aesam.lab.methods import NAMES, fill
 from aesam.lab.reporters import Silent
 
+pytestmark = pytest.mark.slow
 KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "seconds", "versions"}
 
 
