@@ -55,23 +55,35 @@ def test_a_run_that_fails_is_tried_again_reported_and_does_not_stop_the_others(t
     assert len(told) == 3
 
 
-def kill_one_worker():
-    """As the system does when memory runs out."""
+def kill_workers_in_a_run(jobs):
+    """As the system does when memory runs out; False where no run is under way at this moment.
+
+    The workers are halted while the folders are looked at, so that what is seen stays true.
+    """
     children = psutil.Process().children(recursive=True)
     workers = [c for c in children if any("popen_loky" in word for word in c.cmdline())]
-    workers[0].kill()
+    for worker in workers:
+        worker.suspend()
+    begun = [j for j in jobs if (j.folder / "config.json").exists() and not j.is_finished]
+    for worker in workers:
+        if begun:
+            worker.kill()
+        else:
+            worker.resume()
+    return bool(begun)
 
 
 def test_a_killed_worker_s_runs_are_queued_again(tmp_path):
-    jobs = [job(tmp_path, f"run{i}", seed=i, epochs=15) for i in range(5)]
-    ended = []
+    jobs = [job(tmp_path, f"run{i}", seed=i, epochs=30) for i in range(5)]
+    ended, killed = [], []
 
     def done(outcome):
         ended.append(outcome)
-        if len(ended) == 1:
-            kill_one_worker()
+        while not killed and not all(j.is_finished for j in jobs):
+            killed.extend([True] * kill_workers_in_a_run(jobs))
 
     outcomes = grid.run_all(jobs, workers=2, done=done)
+    assert killed
     assert {o.job.folder.name for o in outcomes if o.error is None} == {f"run{i}" for i in range(5)}
     assert max(o.tries for o in outcomes) == 2
     assert len(ended) == 5
