@@ -25,7 +25,7 @@ import aesam
 from aesam.lab import data, models, recipes
 from aesam.lab.config import Method, Model, Run
 from aesam.lab.engine import Engine, accelerator_for
-from aesam.lab.methods import NAMES, fill
+from aesam.lab.methods import PAPER, fill
 from aesam.lab.passes import Passes
 from aesam.lab.progress import Progress, Sums
 
@@ -107,10 +107,10 @@ def lab_epochs(run: Run, data_set: data.DataSet, seen: Progress) -> Iterator[flo
 
 def measure(make: Callable[[], Run], epochs: int) -> dict[str, dict[str, float]]:
     run, data_set = make(), data_set_of(make())
-    seen = {name: Progress() for name in NAMES}
+    seen = {name: Progress() for name in PAPER}
     seen["bare"] = Progress()
     turns = {"bare": bare_epochs(run, data_set)}
-    for name in NAMES:
+    for name in PAPER:
         method = fill(Method(name))
         turns[name] = lab_epochs(replace(run, method=method), data_set, seen[name])
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in turns}

@@ -23,6 +23,7 @@ LAYERS = [
     {"checks", "tensors", "stack", "messages"},
     {"axis", "gradient"},
     {"policies", "ascents", "samples", "between", "combine", "guards", "closures"},
+    {"controls"},
     {"displacement", "perturbed", "construction"},
     {"run"},
     {"parts"},
@@ -62,7 +63,14 @@ def test_every_public_name_exists_and_is_documented():
 
 
 def test_every_part_and_method_has_an_example_that_runs():
-    modules = (aesam.policies, aesam.ascents, aesam.samples, aesam.between, aesam.combine)
+    modules = (
+        aesam.policies,
+        aesam.controls,
+        aesam.ascents,
+        aesam.samples,
+        aesam.between,
+        aesam.combine,
+    )
     shown = [vars(aesam)[name] for name in aesam.__all__]
     classes = [c for m in modules for c in vars(m).values() if is_dataclass(c)]
     classes = [c for c in classes if issubclass(c, Axis)]

@@ -1,6 +1,6 @@
 """Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
 
-from aesam import ascents, between, combine, policies, samples
+from aesam import ascents, between, combine, controls, policies, samples
 from aesam.methods import AESAM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware
 from aesam.run import StepRecord
@@ -22,6 +22,7 @@ __all__ = [
     "ascents",
     "between",
     "combine",
+    "controls",
     "policies",
     "samples",
     "unwrap",

@@ -6,11 +6,11 @@ one takes ten lines:
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
-... class Late(Policy):
-...     start_at: int
+... class Above(Policy):
+...     bound: float
 ...     def decide(self, now, state):
-...         return Decision(now.step >= self.start_at), state
->>> Late(3).decide(Observation(step=4, squared_norm=1.0), {})
+...         return Decision(now.squared_norm > self.bound), state
+>>> Above(0.5).decide(Observation(step=4, squared_norm=1.0), {})
 (Decision(use_sam=True, mean=None, std=None, threshold=None, notice=None), {})
 """
 

@@ -12,7 +12,8 @@ import torch
 from lab.commands import SMALL, aesam, metrics_of, start, summary_of
 
 from aesam.lab import checkpoints, config, recipes, training
-from aesam.lab.config import Method, Run
+from aesam.lab.config import Method, Run, config_hash
+from aesam.lab.folders import RunFolder
 from aesam.lab.interrupts import Stopped
 from aesam.lab.methods import NAMES, fill
 from aesam.lab.reporters import Silent
@@ -46,6 +47,25 @@ def test_every_method_trains_digits_and_leaves_its_folder(method, tmp_path, caps
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert lines[-1]["train_loss"] < lines[0]["train_loss"]
     assert len(lines[0]["trace"]["step"]) == 11
+
+
+def test_evaluating_less_often_changes_nothing_but_the_lines_without_it(tmp_path):
+    often, seldom = small_run(epochs=5), small_run(epochs=5, evaluate_every=2)
+    assert config_hash(often) == config_hash(seldom)
+    ends = [training.train(run, tmp_path / str(i)) for i, run in enumerate((often, seldom))]
+    assert ends[0]["test_accuracy"] == ends[1]["test_accuracy"]
+    seen = [line["epoch"] for line in metrics_of(tmp_path / "1") if "test_accuracy" in line]
+    assert seen == [2, 4, 5]
+    assert "test_accuracy" in metrics_of(tmp_path / "0")[0]
+
+
+def test_a_run_made_before_a_setting_existed_is_still_that_run(tmp_path):
+    run = small_run()
+    training.train(run, tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    del saved["method"]["after"], saved["training"]["evaluate_every"]
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert RunFolder(tmp_path).is_finished(run)
 
 
 def test_clean_digits_are_learned(tmp_path):

@@ -76,7 +76,7 @@ def _check_training(run: Run) -> None:
 
 
 def _check_numbers(training: Training) -> None:
-    for name in ("epochs", "batch_size", "accumulate"):
+    for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
         _at_least(name, getattr(training, name), 1)
     for name in ("warmup", "workers"):
         _at_least(name, getattr(training, name), 0)

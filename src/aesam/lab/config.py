@@ -43,6 +43,7 @@ class Method:
     delta: float | None = None
     beta: float | None = None
     gamma: float | None = None
+    after: float | None = None
     normalize: bool | None = None
 
 
@@ -65,6 +66,7 @@ class Training:
     compile: bool = False
     cpu: bool = False
     workers: int = 2
+    evaluate_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,14 @@ class Run:
     seed: int = 0
 
 
-#: Where the data lie and which machine does the work: no part of what a run is.
-_CIRCUMSTANCES = {("data", "root"), ("training", "cpu"), ("training", "workers")}
+#: Where the data lie, which machine does the work and how often one looks: no part of what a run
+#: is.
+_CIRCUMSTANCES = {
+    ("data", "root"),
+    ("training", "cpu"),
+    ("training", "workers"),
+    ("training", "evaluate_every"),
+}
 
 
 def as_dict(run: Run) -> dict[str, Any]:
@@ -103,12 +111,15 @@ def from_dict(saved: dict[str, Any]) -> Run:
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """What makes this run this run, by dotted names; circumstances are left out."""
+    """What makes this run this run, by dotted names; circumstances are left out.
+
+    So is what is None: a setting that did not exist when a run was made leaves its identity alone.
+    """
     flat: dict[str, Any] = {"seed": run.seed}
     for part, settings in as_dict(run).items():
         if isinstance(settings, dict):
             for name, value in settings.items():  # pyright: ignore[reportUnknownVariableType]
-                if (part, name) not in _CIRCUMSTANCES:
+                if value is not None and (part, name) not in _CIRCUMSTANCES:
                     flat[f"{part}.{name}"] = value
     return flat
 
@@ -126,4 +137,8 @@ def differences(here: Run, there: Run) -> list[str]:
     ['seed is 1 here and 2 there']
     """
     ours, theirs = identity(here), identity(there)
-    return [f"{k} is {ours[k]} here and {theirs[k]} there" for k in ours if ours[k] != theirs[k]]
+    return [
+        f"{name} is {ours.get(name)} here and {theirs.get(name)} there"
+        for name in {**ours, **theirs}
+        if ours.get(name) != theirs.get(name)
+    ]

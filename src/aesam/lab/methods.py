@@ -1,16 +1,19 @@
-"""The paper's methods by name: which settings each has, and the optimizer it makes."""
+"""Methods by name, the paper's and its controls: their settings, and the optimizer each makes."""
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 import aesam
+from aesam.between import Plain, Reuse
+from aesam.controls import Inverted, Late, MatchedRate
 from aesam.lab.config import Method
 from aesam.lab.errors import UsageError, unknown
-from aesam.policies import Never
+from aesam.policies import Never, Policy
 
 _COMMON = {"rho": 0.05, "normalize": True}
 
@@ -24,7 +27,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ae-sam": {**_COMMON, "lambda1": -1.0, "lambda2": 1.0, "delta": 0.9},
     "ae-looksam": {**_COMMON, "lambda1": 0.0, "lambda2": 2.0, "delta": 0.9, "alpha": 0.5},
 }
+PAPER = list(SETTINGS)
+
+_SCHEDULE = {"lambda1": -1.0, "lambda2": 1.0}
+#: What the paper's methods should be set against; no method of the paper.
+SETTINGS.update(
+    {
+        "matched-sam": {**_COMMON, **_SCHEDULE},
+        "inverted-sam": {**_COMMON, **_SCHEDULE, "delta": 0.9},
+        "matched-looksam": {**_COMMON, "lambda1": 0.0, "lambda2": 2.0, "alpha": 0.5},
+        "inverted-looksam": {**_COMMON, "lambda1": 0.0, "lambda2": 2.0, "delta": 0.9, "alpha": 0.5},
+        "late-sam": {**_COMMON, "after": 0.75},
+    }
+)
 NAMES = list(SETTINGS)
+CONTROLS = NAMES[len(PAPER) :]
 
 
 def check(name: str) -> None:
@@ -71,7 +88,32 @@ def make(
         settings["total_steps"] = total_steps
     if method.name in ("esam", "ss-sam"):
         settings["seed"] = seed
+    if method.name in CONTROLS:
+        return _control(method.name, settings, base, model, total_steps, seed)
     return makers[method.name](base, model, **settings)
+
+
+def _control(
+    name: str,
+    settings: dict[str, Any],
+    base: torch.optim.Optimizer,
+    model: nn.Module,
+    total_steps: int,
+    seed: int,
+) -> aesam.SharpnessAware:
+    """A policy of :mod:`aesam.controls` in the place of the adaptive one, the rest as it was."""
+    rho, normalize = settings.pop("rho"), settings.pop("normalize")
+    between = Reuse(settings.pop("alpha")) if "alpha" in settings else Plain()
+    kind = name.partition("-")[0]
+    policies: dict[str, Callable[..., Policy]] = {
+        "matched": partial(MatchedRate, seed=seed),
+        "inverted": Inverted,
+        "late": Late,
+    }
+    policy = policies[kind](**settings, total_steps=total_steps)
+    return aesam.SharpnessAware(
+        base, model, policy=policy, between=between, rho=rho, normalize=normalize
+    )
 
 
 def _erm(base: torch.optim.Optimizer, model: nn.Module) -> aesam.SharpnessAware:

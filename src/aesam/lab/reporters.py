@@ -103,24 +103,26 @@ class Live(Log):
             self._bar.update(self._task, completed=done, state=f"{state}  SAM {percent_sam:.0f} %")
 
     def epoch(self, line: dict[str, Any]) -> None:
-        self._accuracy = f"  accuracy {accuracy_of(line):.1f} %"
+        if (accuracy := accuracy_of(line)) is not None:
+            self._accuracy = f"  accuracy {accuracy:.1f} %"
         self.step(line["step"], line["epoch"], line["train_loss"], line["percent_sam"])
 
     def end(self) -> None:
         self._bar.stop()
 
 
-def accuracy_of(line: dict[str, Any]) -> float:
-    """Test accuracy, or validation accuracy where a part was held out."""
-    return line.get("test_accuracy", line.get("validation_accuracy", 0.0))
+def accuracy_of(line: dict[str, Any]) -> float | None:
+    """Test accuracy, or validation accuracy where a part was held out; None if not evaluated."""
+    return line.get("test_accuracy", line.get("validation_accuracy"))
 
 
 def describe(line: dict[str, Any]) -> str:
     """One epoch in words."""
-    kind = "test" if "test_accuracy" in line else "validation"
+    kind, accuracy = "test" if "test_accuracy" in line else "validation", accuracy_of(line)
+    held = "" if accuracy is None else f"{kind} {accuracy:.1f} %  "
     return (
         f"loss {line['train_loss']:.4f}  train {line['train_accuracy']:.1f} %  "
-        f"{kind} {accuracy_of(line):.1f} %  SAM {line['percent_sam']:.0f} %  "
+        f"{held}SAM {line['percent_sam']:.0f} %  "
         f"{line['seconds']:.1f} s"
     )
 

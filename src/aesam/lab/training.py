@@ -109,7 +109,7 @@ class Trainer:
         with StopRequest() as request:
             while progress.epoch < self._run.training.epochs:
                 self._train_epoch(request)
-                self._finish_epoch()
+                self._finish_epoch(self._measure() if self._is_measured() else {})
         return self._summarise()
 
     def _train_epoch(self, request: StopRequest) -> None:
@@ -142,7 +142,12 @@ class Trainer:
         request.signum = int(most.item())
         return request.signum != 0
 
-    def _finish_epoch(self) -> None:
+    def _is_measured(self) -> bool:
+        done, training = self._progress.epoch + 1, self._run.training
+        return done % training.evaluate_every == 0 or done == training.epochs
+
+    def _measure(self) -> dict[str, float]:
+        """Loss and accuracy on what is evaluated on."""
         chunks = data.evaluation_chunks(
             self._held,
             self._data_set,
@@ -154,11 +159,13 @@ class Trainer:
             workers=self._run.training.workers,
         )
         loss, accuracy = evaluate(self._engine, chunks)
+        return {f"{self._kind}_loss": loss, f"{self._kind}_accuracy": accuracy}
+
+    def _finish_epoch(self, held: dict[str, float]) -> None:
         lr = float(self._engine.scheduler.get_last_lr()[0])
         train_loss, train_accuracy = self._sums.over_all(self._accelerator)
         self._sums = Sums(self._accelerator.device)
         learned = {"train_loss": train_loss, "train_accuracy": train_accuracy}
-        held = {f"{self._kind}_loss": loss, f"{self._kind}_accuracy": accuracy}
         line = self._progress.close_epoch(lr, learned | held)
         self._save()
         if self._tracked:

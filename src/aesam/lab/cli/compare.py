@@ -27,7 +27,7 @@ class Compare(RunOptions):
     are finished are never run again, so a larger comparison only adds what is missing.
     """
 
-    methods: tuple[str, ...] = tuple(methods.NAMES)
+    methods: tuple[str, ...] = tuple(methods.PAPER)
     seeds: tuple[int, ...] = (0, 1, 2)
     noise: tuple[float, ...] = (0.6,)
     """Shares of wrong training labels."""

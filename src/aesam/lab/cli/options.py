@@ -49,6 +49,8 @@ class RunOptions:
     """Stay on the CPU also where there is an accelerator."""
     workers: int | None = None
     """Processes that decode images of a folder."""
+    evaluate_every: int | None = None
+    """Epochs between evaluations; the last epoch is always evaluated."""
     noise_kind: str = "different"
     """Wrong labels are drawn from the different classes, or uniform over all."""
     holdout: float = 0.0
@@ -77,6 +79,8 @@ class RunOptions:
     """Share of tensors in the ascent (esam)."""
     gamma: float | None = None
     """Share of rows in the second gradient (esam)."""
+    after: float | None = None
+    """Share of training before the first second gradient (late-sam)."""
     normalize: bool = True
     """Normalise the ascent or not."""
 
@@ -84,10 +88,10 @@ class RunOptions:
 _TRAINING = (
     "epochs", "batch_size", "lr", "optimizer", "momentum", "weight_decay", "warmup",
     "label_smoothing", "clip", "accumulate", "precision", "channels_last", "compile", "cpu",
-    "workers",
+    "workers", "evaluate_every",
 )  # fmt: skip
 _METHOD = (
-    "rho", "alpha", "k", "p", "lambda1", "lambda2", "delta", "beta", "gamma", "normalize",
+    "rho", "alpha", "k", "p", "lambda1", "lambda2", "delta", "beta", "gamma", "after", "normalize",
 )  # fmt: skip
 
 

@@ -24,7 +24,8 @@ class Train(RunOptions):
     """
 
     method: str = "ae-sam"
-    """erm, sam, esam, ss-sam, looksam, ae-sam or ae-looksam."""
+    """erm, sam, esam, ss-sam, looksam, ae-sam or ae-looksam; as controls late-sam, matched-sam,
+    matched-looksam, inverted-sam or inverted-looksam."""
     noise: float = 0.0
     """Share of the training labels that are wrong."""
     seed: int = 0

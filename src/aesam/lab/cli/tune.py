@@ -30,7 +30,7 @@ class Tune(RunOptions):
     repeats the training on all of the training set: use the setting with `aesam compare`.
     """
 
-    methods: tuple[str, ...] = tuple(n for n in methods.NAMES if n != "erm")
+    methods: tuple[str, ...] = tuple(n for n in methods.PAPER if n != "erm")
     seeds: tuple[int, ...] = (0,)
     noise: float = 0.0
     holdout: float = 0.1

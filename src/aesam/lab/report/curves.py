@@ -69,7 +69,8 @@ def over_epochs(
     values: dict[int, list[float]] = {}
     for run in runs:
         for line in run.metrics:
-            values.setdefault(int(line["epoch"]), []).append(_finite(line.get(quantity)))
+            if quantity in line:  # an epoch may not have been evaluated
+                values.setdefault(int(line["epoch"]), []).append(_finite(line[quantity]))
     epochs = sorted(values)
     means = [mean(values[epoch]) for epoch in epochs]
     deviations = [sample_std(values[epoch]) or 0.0 for epoch in epochs]

@@ -16,7 +16,7 @@ REACH = 10.0  # points of % SAM
 def shared_settings(run: FinishedRun) -> dict[str, Any]:
     """What runs of one comparison have in common: all but method, seed and circumstances."""
     shared = {k: v for k, v in run.config.items() if k not in ("method", "seed")}
-    for part, names in (("data", ("root",)), ("training", ("cpu", "workers"))):
+    for part, names in (("data", ("root",)), ("training", ("cpu", "workers", "evaluate_every"))):
         shared[part] = {k: v for k, v in run.config[part].items() if k not in names}
     return shared
 
