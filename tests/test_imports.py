@@ -13,7 +13,7 @@ SOURCE = Path(aesam.__file__).parent
 LOADED = """
 import sys, torch
 before = {name.partition(".")[0] for name in sys.modules}
-import aesam
+import aesam, aesam.sharpness
 after = {name.partition(".")[0] for name in sys.modules}
 print(*sorted(after - before - set(sys.stdlib_module_names)))
 """
@@ -43,9 +43,13 @@ def test_import_loads_torch_and_nothing_else_beyond_the_standard_library():
 def imported_by(module):
     for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "aesam":
-            yield from (a.name for a in node.names if (SOURCE / f"{a.name}.py").exists())
+            yield from (a.name for a in node.names if is_module(a.name))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aesam."):
             yield node.module.split(".")[1]
+
+
+def is_module(name):
+    return (SOURCE / f"{name}.py").exists() or (SOURCE / name).is_dir()
 
 
 def test_imports_point_one_way():
@@ -53,7 +57,14 @@ def test_imports_point_one_way():
     assert set(level) == {p.stem for p in SOURCE.glob("*.py")} - {"__init__"}
     for module, height in level.items():
         for other in imported_by(module):
+            assert other in level, f"{module} imports {other}, which stands on it"
             assert level[other] < height, f"{module} imports {other}"
+
+
+def test_sharpness_stands_on_checks_tensors_and_guards_only():
+    for path in (SOURCE / "sharpness").glob("*.py"):
+        module = str(path.relative_to(SOURCE).with_suffix(""))
+        assert set(imported_by(module)) <= {"checks", "tensors", "guards", "sharpness"}, path
 
 
 def test_every_public_name_exists_and_is_documented():

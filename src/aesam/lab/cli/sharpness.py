@@ -1,0 +1,195 @@
+"""``aesam sharpness``: how sharp the loss is at the end of a finished run."""
+
+import shlex
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich import box
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from aesam import sharpness
+from aesam.lab import config, files
+from aesam.lab.cli.console import console, say
+from aesam.lab.errors import UsageError
+from aesam.lab.measuring import FinishedRun, load_run
+from aesam.lab.report import canvas
+from aesam.lab.training import versions
+
+RADII = 5  # points of the curve of sharpness against radius, up to --rho
+SMALL = 1_000_000  # weights; the threads of a smaller model mostly wait for each other
+ASCENT_STEPS = 10  # for each radius, from where the one before ended
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """Measure how sharp the loss is where a finished run ended, and draw it.
+
+    Gradient norms and variance, the Hessian's largest eigenvalues and trace, average and
+    worst-case sharpness in a ball, and slices of the loss; in eval mode, on training samples
+    without augmentation. Writes sharpness.json and one sharpness-….svg for each measure.
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a finished run."""
+    samples: int = 512
+    """Most training samples to measure on."""
+    k: int = 5
+    """Eigenvalues, from the largest."""
+    rho: float = 0.05
+    """Radius of the ball."""
+    trace_samples: int = 30
+    """Random vectors for the trace."""
+    grid: int = 15
+    """Points of the slices, in each direction."""
+    root: Path | None = None
+    """Where data sets lie; where they lay in training if left out."""
+    out: Path | None = None
+    """Where to write; the run's folder if left out."""
+    cpu: bool = False
+    """Stay on the CPU also where there is an accelerator."""
+    threads: int | None = None
+    """Threads to compute with; one for a model of under a million weights if left out."""
+    seed: int = 0
+    """Of the samples and of all random vectors."""
+
+    def __call__(self) -> int:
+        out = _writable(self.out or self.run)
+        self._check()
+        finished = load_run(self.run, root=self.root, device=_device(self.cpu))
+        weights = sum(p.numel() for p in finished.model.parameters())
+        if self.k > weights:
+            raise UsageError(f"k must be at most the model's {weights} weights, got {self.k}")
+        batches = finished.training_batches(self.samples, self.seed)
+        count = sum(len(labels) for _, labels in batches)
+        say(f"measured on {count} of {len(finished.samples.train)} training samples, in eval mode")
+        with _threads(self.threads or (1 if weights < SMALL else torch.get_num_threads())):
+            try:
+                found = self._measure(finished, batches)
+            except FloatingPointError as error:
+                raise UsageError(f"the run in {self.run} went astray: {error}") from error
+        console.print(_table(found))
+        self._write(out, finished, found, count)
+        say(f"written: {out / 'sharpness.json'} and {len(found)} figures, sharpness-….svg")
+        return 0
+
+    def _check(self) -> None:
+        least = {"samples": 1, "k": 1, "trace_samples": 2, "grid": 2, "seed": 0, "threads": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                flag = name.replace("_", "-")
+                raise UsageError(f"{flag} must be at least {smallest}, got {value}")
+        if self.seed >= 2**63:
+            raise UsageError(f"seed must be below 2**63, got {self.seed}")
+        if not 0.0 < self.rho < float("inf"):
+            raise UsageError(f"rho must be above 0, got {self.rho}")
+
+    def _measure(self, finished: FinishedRun, batches: list[Any]) -> dict[str, Any]:
+        """Each measure's result, with a bar for what is under way."""
+        found: dict[str, Any] = {}
+        about = (finished.model, finished.loss, batches)
+        with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+            for name, (measure, settings) in self._measures().items():
+                task = bar.add_task(name, total=None)
+                found[name] = measure(*about, **settings, progress=partial(_tell, bar, task))
+        return found
+
+    def _measures(self) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+        radii = [self.rho * (i + 1) / RADII for i in range(RADII)]
+        drawn, steps = {"seed": self.seed}, max(100, 2 * self.k)
+        return {
+            "gradients": (sharpness.gradient_variance, {}),
+            "full-gradient": (sharpness.full_gradient_norm, {}),
+            "eigenvalues": (sharpness.hessian_eigenvalues, drawn | {"k": self.k, "steps": steps}),
+            "trace": (sharpness.hessian_trace, drawn | {"samples": self.trace_samples}),
+            "average": (sharpness.average_sharpness, drawn | {"rho": radii}),
+            "worst-case": (
+                sharpness.worst_case_sharpness,
+                drawn | {"rho": radii, "steps": ASCENT_STEPS},
+            ),
+            "slice-1d": (sharpness.slice_1d, drawn | {"points": self.grid}),
+            "slice-2d": (sharpness.slice_2d, drawn | {"points": self.grid}),
+        }
+
+    def _write(self, out: Path, finished: FinishedRun, found: dict[str, Any], count: int) -> None:
+        document = {
+            "command": shlex.join(["aesam", *sys.argv[1:]]),
+            "versions": versions(),
+            "config_hash": config.config_hash(finished.run),
+            "samples": count,
+            "training_samples": len(finished.samples.train),
+            "batch_size": finished.run.training.batch_size,
+            "mode": "eval",
+            "seed": self.seed,
+            "summary": dict(_rows(found)),
+            "measures": {name: asdict(result) for name, result in found.items()},
+        }
+        files.write_json(out / "sharpness.json", files.without_nan(document))
+        for name, result in found.items():
+            svg = canvas.draw(f"sharpness-{name}", lambda _, axes, r=result: r.plot(axes))
+            files.write_text(out / f"sharpness-{name}.svg", svg + "\n")
+
+
+def _tell(bar: Progress, task: TaskID, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """The numbers of the table, by what they are."""
+    gradients, spectrum, trace = found["gradients"], found["eigenvalues"], found["trace"]
+    average, worst = found["average"], found["worst-case"]
+    return [
+        ("loss", average.loss),
+        ("mean squared gradient norm over batches", gradients.norms.mean),
+        ("squared norm of the full gradient", gradients.full_squared_norm),
+        ("gradient variance (Eq. 3)", gradients.variance),
+        *[(f"Hessian eigenvalue {i}", value) for i, value in enumerate(spectrum.values, start=1)],
+        ("Hessian eigenvalues, off by at most", max(spectrum.residuals)),
+        ("Hessian trace", trace.mean),
+        ("Hessian trace, standard error", trace.standard_error),
+        (f"average sharpness, ρ = {average.radii[-1]:g}", average.value),
+        ("average sharpness, standard error", average.standard_errors[-1]),
+        (f"worst-case sharpness, ρ = {worst.radii[-1]:g}", worst.value),
+    ]
+
+
+def _table(found: Mapping[str, Any]) -> Table:
+    table = Table("measure", box=box.SIMPLE_HEAD)
+    table.add_column("value", justify="right")
+    for name, value in _rows(found):
+        table.add_row(name, f"{value:.4g}")
+    return table
+
+
+@contextmanager
+def _threads(count: int) -> Generator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _writable(out: Path) -> Path:
+    """``out``, unless it is among published results, which nothing is written into by the way."""
+    place, here = out.resolve(), Path.cwd()
+    parts = place.relative_to(here).parts if place.is_relative_to(here) else place.parts
+    if "results" in parts:
+        raise UsageError(f"{out} is under results/, which is left as it is: choose another --out")
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file: choose a folder")
+    return out
+
+
+def _device(cpu: bool) -> torch.device:
+    found = None if cpu else torch.accelerator.current_accelerator(check_available=True)
+    return found or torch.device("cpu")

@@ -1,0 +1,142 @@
+"""The Hessian of the loss over all samples: its largest eigenvalues and its trace."""
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from aesam import checks
+from aesam.sharpness import draws, lanczos, plots
+from aesam.sharpness.inputs import Batches, Loss
+from aesam.sharpness.objective import measuring
+from aesam.sharpness.progress import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class HessianEigenvalues:
+    """Eigenvalues, largest first; each is off by at most its residual.
+
+    ``converged`` says whether all residuals are within the tolerance; ``steps`` is how many
+    products with the Hessian were taken.
+    """
+
+    values: tuple[float, ...]
+    residuals: tuple[float, ...]
+    steps: int
+    converged: bool
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """A stem for each eigenvalue, with its residual as a bar."""
+        return plots.eigenvalues(self.values, self.residuals, axes)
+
+
+@dataclass(frozen=True)
+class HessianTrace:
+    """Independent estimates of the trace, one for each random vector."""
+
+    estimates: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The estimate of the trace."""
+        return statistics.fmean(self.estimates)
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean."""
+        return statistics.stdev(self.estimates) / math.sqrt(len(self.estimates))
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """The mean of the first estimates against their number, with its standard error."""
+        return plots.trace(self.estimates, axes)
+
+
+def hessian_eigenvalues(
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    *,
+    k: int = 1,
+    steps: int = 100,
+    tolerance: float = 1e-4,
+    seed: int = 0,
+    mode: str = "eval",
+    progress: Progress = False,
+) -> HessianEigenvalues:
+    """The ``k`` largest eigenvalues, by Lanczos' method with full reorthogonalisation.
+
+    It takes at most ``steps`` products with the Hessian, each a double backward over all batches,
+    and stops earlier once the residuals are below ``tolerance`` times the largest eigenvalue's
+    size. It keeps a vector of all weights for each step. An eigenvalue shared by several
+    eigenvectors is sure to count as often only where the model has no more than ``steps`` weights
+    or the method exhausts its subspace.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> batches = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 1))]
+    >>> found = hessian_eigenvalues(model, torch.nn.functional.mse_loss, batches, k=2)
+    >>> [round(value, 4) for value in found.values], found.converged
+    ([4.0, 1.0], True)
+    """
+    k, steps = checks.whole("k", k, least=1), checks.whole("steps", steps, least=1)
+    tolerance = checks.positive("tolerance", tolerance)
+    generator = draws.generator_of(seed)
+    with measuring(
+        model, loss, batches, mode=mode, progress=progress, what="Hessian eigenvalues", passes=steps
+    ) as objective:
+        _check_k(k, steps, objective.size)
+        found = lanczos.largest(
+            objective.hessian_product,
+            lambda: draws.normal(objective.zeros(), generator),
+            dimension=objective.size,
+            k=k,
+            steps=steps,
+            tolerance=tolerance,
+        )
+    return HessianEigenvalues(
+        tuple(found.values), tuple(found.residuals), found.steps, found.converged
+    )
+
+
+def hessian_trace(
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    *,
+    samples: int = 100,
+    seed: int = 0,
+    mode: str = "eval",
+    progress: Progress = False,
+) -> HessianTrace:
+    """The trace, by Hutchinson's method: the mean of ``zᵀHz`` over vectors z of random signs.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> batches = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 1))]
+    >>> found = hessian_trace(model, torch.nn.functional.mse_loss, batches, samples=4)
+    >>> found.mean, found.standard_error  # exact, since this Hessian is diagonal
+    (5.0, 0.0)
+    """
+    samples = checks.whole("samples", samples, least=2)
+    generator = draws.generator_of(seed)
+    with measuring(
+        model, loss, batches, mode=mode, progress=progress, what="Hessian trace", passes=samples
+    ) as objective:
+        estimates: list[float] = []
+        for _ in range(samples):
+            vector = draws.signs(objective.zeros(), generator)
+            estimates.append(float(torch.dot(vector, objective.hessian_product(vector))))
+    return HessianTrace(tuple(estimates))
+
+
+def _check_k(k: int, steps: int, size: int) -> None:
+    if k > size:
+        raise ValueError(f"k must be at most the {size} trainable weights of the model, got {k}")
+    if k > steps:
+        raise ValueError(f"steps must be at least k = {k}, got {steps}")

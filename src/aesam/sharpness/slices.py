@@ -1,0 +1,132 @@
+"""The loss along a line and over a plane through the weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from aesam import checks
+from aesam.sharpness import directions, draws, plots
+from aesam.sharpness.inputs import Batches, Loss
+from aesam.sharpness.objective import measuring
+from aesam.sharpness.progress import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: What one step along a direction is, for the axes of figures.
+FILTER, GIVEN = "filter norms", "lengths of the direction"
+
+
+@dataclass(frozen=True)
+class Slice1D:
+    """``L(w + a·d)`` at each position a; ``unit`` says how long d is."""
+
+    positions: tuple[float, ...]
+    losses: tuple[float, ...]
+    unit: str
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """The loss as a line."""
+        return plots.line(self.positions, self.losses, self.unit, axes)
+
+
+@dataclass(frozen=True)
+class Slice2D:
+    """``L(w + a·d + b·e)``: a row of losses for each b of ``ys``, with one for each a of ``xs``."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    losses: tuple[tuple[float, ...], ...]
+    unit: str
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Contours of the loss."""
+        return plots.contours(self.xs, self.ys, self.losses, self.unit, axes)
+
+
+def slice_1d(
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    *,
+    direction: Sequence[Tensor] | None = None,
+    span: float = 1.0,
+    points: int = 21,
+    seed: int = 0,
+    mode: str = "eval",
+    progress: Progress = False,
+) -> Slice1D:
+    """The loss at ``points`` places from ``w − span·d`` to ``w + span·d``.
+
+    Without a direction (a tensor for each trainable parameter, taken as it is) d is random and
+    filter-normalised. An odd number of points has ``w`` itself among them.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> batches = [(torch.ones(1, 1), torch.zeros(1, 1))]
+    >>> along = [torch.ones(1, 1)]
+    >>> slice_1d(model, nn.functional.mse_loss, batches, direction=along, points=3).losses
+    (0.0, 1.0, 4.0)
+    """
+    places, generator = _places(span, points), draws.generator_of(seed)
+    with measuring(
+        model, loss, batches, mode=mode, progress=progress, what="1-D slice", passes=points
+    ) as objective:
+        d = objective.flat(_direction(model, direction, generator))
+        losses = tuple(objective.value(d * place) for place in places)
+    return Slice1D(places, losses, FILTER if direction is None else GIVEN)
+
+
+def slice_2d(
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    *,
+    directions: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
+    span: float = 1.0,
+    points: int = 21,
+    seed: int = 0,
+    mode: str = "eval",
+    progress: Progress = False,
+) -> Slice2D:
+    """The loss on a square of ``points × points`` places, ``span`` each way along two directions.
+
+    Without directions (each a tensor for each trainable parameter, taken as it is) both are random
+    and filter-normalised; in many dimensions these are all but orthogonal.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> batches = [(torch.eye(2), torch.zeros(2, 1))]
+    >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])
+    >>> plane = slice_2d(model, nn.functional.mse_loss, batches, directions=([x], [y]), points=3)
+    >>> plane.losses
+    ((2.5, 2.0, 2.5), (0.5, 0.0, 0.5), (2.5, 2.0, 2.5))
+    """
+    places, generator = _places(span, points), draws.generator_of(seed)
+    given = (None, None) if directions is None else directions
+    if len(given) != 2:
+        raise ValueError(f"directions must be two, got {len(given)}")
+    with measuring(
+        model, loss, batches, mode=mode, progress=progress, what="2-D slice", passes=points**2
+    ) as objective:
+        d, e = (objective.flat(_direction(model, way, generator)) for way in given)
+        losses = tuple(tuple(objective.value(d * a + e * b) for a in places) for b in places)
+    return Slice2D(places, places, losses, FILTER if directions is None else GIVEN)
+
+
+def _direction(
+    model: nn.Module, given: Sequence[Tensor] | None, generator: torch.Generator
+) -> Sequence[Tensor]:
+    if given is None:
+        return directions.drawn(model, generator)
+    directions.checked(model, given)
+    return given
+
+
+def _places(span: float, points: int) -> tuple[float, ...]:
+    """Evenly spaced, the same on both sides of 0, and 0 itself exactly."""
+    span, points = checks.positive("span", span), checks.whole("points", points, least=2)
+    return tuple(span * (2 * i - points + 1) / (points - 1) for i in range(points))
