@@ -1,0 +1,55 @@
+"""What came out, as JSON, as text and as figures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aesam.lab.theory.lemmas import LemmaCheck
+from aesam.lab.theory.sides import Sides
+from aesam.lab.theory.variance import VarianceCheck
+
+
+@dataclass(frozen=True)
+class TheoryResult:
+    """Both sides of every bound that was computed, the lemmas and the variance identity."""
+
+    preset: str
+    problems: tuple[Mapping[str, str | float | int], ...]
+    rows: tuple[Sides, ...]
+    counter_example: tuple[Sides, ...]
+    lemmas: tuple[LemmaCheck, ...]
+    variances: tuple[VarianceCheck, ...]
+
+    @property
+    def broken(self) -> tuple[Sides | LemmaCheck | VarianceCheck, ...]:
+        """What was claimed and did not hold; empty if the theory is right and so is the code."""
+        bounds = [row for row in (*self.rows, *self.counter_example) if row.verdict == "BROKEN"]
+        checks = [check for check in (*self.lemmas, *self.variances) if not check.holds]
+        return (*bounds, *checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every number of the tables and figures, in plain values."""
+        from aesam.lab.theory.conclusions import conclusions
+
+        return {
+            "preset": self.preset,
+            "problems": [dict(problem) for problem in self.problems],
+            "rows": [row.as_json() for row in self.rows],
+            "counter_example": [row.as_json() for row in self.counter_example],
+            "lemmas": [check.as_json() for check in self.lemmas],
+            "variances": [check.as_json() for check in self.variances],
+            "broken": [check.as_json() for check in self.broken],
+            "conclusions": conclusions(self),
+        }
+
+    def text(self) -> str:
+        """Tables for a terminal, and what they say in words."""
+        from aesam.lab.theory.text import text
+
+        return text(self)
+
+    def figures(self) -> dict[str, str]:
+        """SVG text by name."""
+        from aesam.lab.theory.figures import figures
+
+        return figures(self)
