@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test quick check format bench bench-lab browser clean
+.PHONY: help setup demo test quick check format bench bench-lab evidence evidence-cifar browser clean
 
 help:  ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,16 @@ bench: .venv/bench  ## time the bookkeeping of a step; writes results/step_overh
 
 bench-lab: .venv/ready  ## time the lab against a bare loop; writes results/lab_overhead.json
 	$(BIN)/python benchmarks/lab_overhead.py
+
+SMALL := table-noise fig-noise-curves table-looksam-k table-imagenet fig-lambda fig-variance \
+         fig-squared-norm fig-convergence fig-normality theorem cost
+evidence: .venv/lab  ## make every small table and figure of the paper; an hour, goes on where it stopped
+	$(BIN)/aesam reproduce table-cifar --tune --controls --publish results
+	for entry in $(SMALL); do $(BIN)/aesam reproduce $$entry --publish results || exit 1; done
+
+evidence-cifar: .venv/lab  ## the noise table on 2,500 images of CIFAR-10 in data/; many hours, goes on
+	$(BIN)/aesam reproduce table-noise --data cifar10 --noise 0.6 0.4 \
+	  --publish results --publish-runs results/runs
 
 # The test that looks at the report needs a browser: installed where that is possible and absent.
 browser:

@@ -4,30 +4,31 @@
 
 All in one run, taking turns epoch by epoch so that a slow moment of the machine hits everyone: a
 plain PyTorch loop with the same model, data and optimizer, the lab's ERM, and the lab's methods.
-For a method the yardstick is (1 + its share of SAM steps) × ERM. Prints ratios of the medians and
+Turns are in random order, and everyone is made afresh for each block of turns: order and place in
+memory are worth a few per cent. The plain loop takes part twice, which shows what is left of that.
+For a method the yardstick is (1 + its share of SAM steps) × ERM. Prints medians over the blocks and
 writes JSON with the environment it ran in.
 """
 
 import argparse
 import json
-import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
-import aesam
 from aesam.lab import data, models, recipes
 from aesam.lab.config import Method, Model, Run
 from aesam.lab.engine import Engine, accelerator_for
 from aesam.lab.methods import PAPER, fill
 from aesam.lab.passes import Passes
 from aesam.lab.progress import Progress, Sums
+from environment import environment
 
 TARGETS = {"erm_over_bare": 1.05, "method_over_share": 1.03}
 
@@ -37,7 +38,7 @@ def digits() -> Run:
 
 
 def cifar_resnet20() -> Run:
-    """CIFAR's shapes: 1,280 images of noise, since only the time is looked at."""
+    """CIFAR's shapes: 640 images of noise, since only the time is looked at."""
     usual = recipes.for_dataset("cifar10")
     return replace(
         usual, model=Model("resnet20"), training=replace(usual.training, channels_last=True)
@@ -62,8 +63,12 @@ def batches_for(run: Run, data_set: data.DataSet) -> data.Epochs:
     )  # fmt: skip
 
 
-def bare_epochs(run: Run, data_set: data.DataSet) -> Iterator[float]:
-    """Seconds of each epoch of the loop that one would write by hand."""
+Turn = tuple[float, float]
+"""Seconds of an epoch, and its share of SAM steps."""
+
+
+def bare_epochs(run: Run, data_set: data.DataSet) -> Iterator[Turn]:
+    """The loop that one would write by hand."""
     torch.manual_seed(0)
     model = models.build(
         run.model.name, classes=data_set.classes, channels=data_set.channels, size=data_set.size
@@ -85,52 +90,66 @@ def bare_epochs(run: Run, data_set: data.DataSet) -> Iterator[float]:
             schedule.step()
             loss_sum += loss.item()
             correct += int((logits.argmax(1) == y).sum())
-        yield time.perf_counter() - begin
+        yield time.perf_counter() - begin, 0.0
         epoch += 1
 
 
-def lab_epochs(run: Run, data_set: data.DataSet, seen: Progress) -> Iterator[float]:
-    """Seconds of each epoch of the lab's own step, with its counting."""
+def lab_epochs(run: Run, data_set: data.DataSet) -> Iterator[Turn]:
+    """The lab's own step, with its counting."""
     batches = batches_for(run, data_set)
     engine = Engine(run, data_set, len(batches), accelerator_for(run.training))
     passes, sums, epoch = Passes(engine, run.training), Sums(engine.accelerator.device), 0
     while True:
-        begin = time.perf_counter()
+        begin, seen = time.perf_counter(), Progress()
         for x, y in batches.epoch(epoch):
             loss, correct = passes.step(x, y)
             seen.count(engine.opt.last_step, len(batches))
             sums.add(loss, correct, len(y))
-        yield time.perf_counter() - begin
-        seen.batch = 0
+        yield time.perf_counter() - begin, seen.percent_sam / 100
         epoch += 1
 
 
-def measure(make: Callable[[], Run], epochs: int) -> dict[str, dict[str, float]]:
-    run, data_set = make(), data_set_of(make())
-    seen = {name: Progress() for name in PAPER}
-    seen["bare"] = Progress()
-    turns = {"bare": bare_epochs(run, data_set)}
-    for name in PAPER:
-        method = fill(Method(name))
-        turns[name] = lab_epochs(replace(run, method=method), data_set, seen[name])
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in turns}
+Times = dict[str, list[Turn]]
+
+
+def contenders(run: Run, data_set: data.DataSet) -> dict[str, Iterator[Turn]]:
+    """All of them afresh; each builds its model in its first turn."""
+    methods = {name: replace(run, method=fill(Method(name))) for name in PAPER}
+    return {
+        "bare": bare_epochs(run, data_set),
+        "bare again": bare_epochs(run, data_set),
+        **{name: lab_epochs(filled, data_set) for name, filled in methods.items()},
+    }
+
+
+def measure_block(run: Run, data_set: data.DataSet, epochs: int, order: random.Random) -> Times:
+    """Epoch by epoch, in another order each time, so that no one always comes after another."""
+    turns = contenders(run, data_set)
+    times: Times = {name: [] for name in turns}
     for turn in range(epochs + 1):
-        for name, epoch in turns.items():
-            before = seen[name].sam_steps, seen[name].step
-            seconds = next(epoch)
+        for name in order.sample(list(turns), len(turns)):
+            found = next(turns[name])
             if turn:  # the first warms up
-                taken = seen[name].sam_steps - before[0], seen[name].step - before[1]
-                times[name].append((seconds, taken[0] / max(1, taken[1])))
-    return ratios(times)
+                times[name].append(found)
+    return times
 
 
-def ratios(times: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, float]]:
+def measure(make: Callable[[], Run], epochs: int, blocks: int) -> dict[str, dict[str, float]]:
+    """The median over blocks, each with contenders of its own."""
+    run, data_set, order = make(), data_set_of(make()), random.Random(0)
+    found = [ratios(measure_block(run, data_set, epochs, order)) for _ in range(blocks)]
+    return {
+        name: {key: statistics.median(block[name][key] for block in found) for key in row}
+        for name, row in found[0].items()
+    }
+
+
+def ratios(times: Times) -> dict[str, dict[str, float]]:
     """Turn by turn, each against the bare loop's or ERM's time of the same turn."""
     found: dict[str, dict[str, float]] = {}
     for name, turns in times.items():
-        seconds = statistics.median(s for s, _ in turns)
-        found[name] = {"seconds_per_epoch": seconds}
-        if name == "erm":
+        found[name] = {"seconds_per_epoch": statistics.median(s for s, _ in turns)}
+        if name in ("erm", "bare again"):
             pairs = zip(turns, times["bare"], strict=True)
             found[name]["over_bare"] = statistics.median(a / b for (a, _), (b, _) in pairs)
         elif name != "bare":
@@ -143,8 +162,9 @@ def ratios(times: dict[str, list[tuple[float, float]]]) -> dict[str, dict[str, f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--epochs", type=int, default=15, help="timed epochs of each, on digits")
-    parser.add_argument("--cifar-epochs", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=7, help="times that each is made afresh")
+    parser.add_argument("--epochs", type=int, default=5, help="timed epochs in a block, on digits")
+    parser.add_argument("--cifar-epochs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/lab_overhead.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -152,20 +172,15 @@ def main() -> None:
     plan["CIFAR, resnet20"] = (cifar_resnet20, options.cifar_epochs)
     results = {}
     for title, (make, epochs) in plan.items():
-        results[title] = measure(make, epochs)
+        results[title] = measure(make, epochs, options.blocks)
         print(title)
         for name, row in results[title].items():
             print(f"  {name:<11}" + "  ".join(f"{k} {v:.3f}" for k, v in row.items()))
+    chosen = " ".join(f"--{k} {getattr(options, k)}" for k in ("blocks", "epochs"))
+    chosen += f" --cifar-epochs {options.cifar_epochs}"
     record = {
-        "command": "python benchmarks/lab_overhead.py",
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "accelerate": version("accelerate"),
-            "aesam": aesam.__version__,
-            "machine": platform.machine(),
-            "threads": torch.get_num_threads(),
-        },
+        "command": f"python benchmarks/lab_overhead.py {chosen}",
+        "environment": environment("accelerate"),
         "targets": TARGETS,
         "results": results,
     }

@@ -10,11 +10,9 @@ ratio. Prints a table and writes JSON with the environment it ran in.
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import pytorch_optimizer
@@ -22,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import aesam
+from environment import environment
 from shapes import SHAPES, Shape
 
 SGD_OPTIONS = {"lr": 1e-9, "momentum": 0.9, "weight_decay": 1e-4}
@@ -116,17 +115,6 @@ def ratios(ms: dict[str, float]) -> dict[str, float]:
     }
 
 
-def environment() -> dict[str, str | int]:
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "aesam": aesam.__version__,
-        "pytorch_optimizer": version("pytorch_optimizer"),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--repeats", type=int, default=25, help="timed steps of each kind")
@@ -149,7 +137,7 @@ def main() -> None:
         )
     record = {
         "command": f"python benchmarks/step_overhead.py --repeats {options.repeats}",
-        "environment": environment(),
+        "environment": environment("pytorch_optimizer"),
         "repeats": options.repeats,
         "results": results,
     }

@@ -32,7 +32,7 @@ def test_the_tables_of_the_readme_are_the_measured_ones():
 def test_results_are_small_and_say_how_they_were_made():
     for path in (ROOT / "results").rglob("*"):
         assert path.is_dir() or path.stat().st_size < 300_000, path
-        if path.suffix == ".json":
+        if path.suffix == ".json" and "runs" not in path.parts:
             assert json.loads(path.read_text())["command"], path
 
 

@@ -408,8 +408,9 @@ class SharpnessAware(torch.optim.Optimizer):
             state.discard()
             raise
         state.pending = None
-        drawn = parts.end_of(pending.generators)
-        state.commit(replace(after, generators=drawn), pending.record)
+        if pending.generators:
+            after = replace(after, generators=parts.end_of(pending.generators))
+        state.commit(after, pending.record)
         for hook in self._optimizer_step_post_hooks.values():
             hook(self, (self,), {})
 

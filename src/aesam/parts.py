@@ -67,10 +67,11 @@ def decide(
     now = Observation(done.step, measured.squared_norm, drawn.get("policy"))
     decision, policy_state = _answer(parts.policy, parts.policy.decide(now, dict(done.policy)))
     use_sam = bool(decision.use_sam)
-    after = replace(
-        done,
+    after = Committed(
         policy=policy_state,
+        generators=done.generators,
         ascent=parts.ascent.observe(measured, done.ascent),
+        between=done.between,
         step=done.step + 1,
         sam_steps=done.sam_steps + use_sam,
     )

@@ -49,6 +49,9 @@ class LargestRise(Samples):
     def selects_rows(self) -> bool:
         return self.gamma < 1.0
 
+    def count(self, batch: int) -> int:
+        """How many of ``batch`` rows are chosen."""
+        return max(1, round(self.gamma * batch))
+
     def rows(self, before: Tensor, after: Tensor) -> Tensor:
-        count = max(1, round(self.gamma * before.numel()))
-        return (after - before).topk(count).indices.sort().values
+        return (after - before).topk(self.count(before.numel())).indices.sort().values

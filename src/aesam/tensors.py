@@ -13,6 +13,7 @@ them under ``torch.no_grad()``.
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from torch.nn import Parameter
 
 _PLAIN = frozenset({Tensor, Parameter})
 _HALF = frozenset({torch.float16, torch.bfloat16})
+_DTYPE_AND_DEVICE = attrgetter("dtype", "device")
 _SAFE_FACTOR = 6e4  # every floating dtype holds it
 _BATCH = 1 << 20
 _SMALL = 1024  # numbers in a tensor; above it, copying costs more than one more operation
@@ -165,6 +167,8 @@ def _is_trusted(found: float) -> bool:
 
 def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The same numbers in fewer tensors: many small ones are cheaper to join than to visit."""
+    if len(tensors) < _MANY:
+        return list(tensors)
     small = [t for t in tensors if t.numel() <= _SMALL and not t.is_sparse]
     if len(small) < _MANY or len({(t.dtype, t.device) for t in small}) > 1:
         return list(tensors)
@@ -247,7 +251,7 @@ def _power_norms(
 ) -> Tensor:
     """``(Σ |x|^order)^(1/order)`` of each tensor over all of its shards, as one vector."""
     plain = [t.coalesce().values() if t.is_sparse else t for t in local(tensors)]
-    parts = _alike(plain, lambda t: (t.dtype, t.device))
+    parts = _alike(plain, _DTYPE_AND_DEVICE)
     if len(parts) == 1:
         vector = _norms_alike(plain, order, wide)
     else:

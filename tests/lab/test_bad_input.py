@@ -19,6 +19,16 @@ BAD = {
     "odd accumulation": (("train", "--accumulate", 3), "micro-batches"),
     "unknown precision": (("train", "--precision", "fp8"), "did you mean fp16"),
     "unknown optimizer": (("train", "--optimizer", "adam"), "did you mean adamw"),
+    "momentum for adamw": (
+        ("train", "--optimizer", "adamw", "--momentum", 0.8),
+        "adamw has no momentum to set, got --momentum 0.8",
+    ),
+    "momentum for adamw to compare": (
+        ("compare", "--optimizer", "adamw", "--momentum", 0.9),
+        "leave it out",
+    ),
+    "momentum for adamw to tune": (("tune", "--momentum", 0, "--optimizer", "adamw"), "leave it"),
+    "a value for a flag": (("train", "--augment", "True"), "Unrecognized options: True"),
     "missing data": (("train", "--dataset", "cifar10"), "aesam data cifar10"),
     "unknown method to compare": (("compare", "--methods", "sam", "sum"), "did you mean sam"),
     "unknown engine": (("compare", "--engine", "spark"), "Known are local, ray, dask"),

@@ -2,9 +2,7 @@
 
 import math
 
-import torch
-
-from aesam.lab import data, methods, models
+from aesam.lab import data, fit, gradients, methods, models
 from aesam.lab.config import Run, Training
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.splits import samples_of
@@ -40,20 +38,13 @@ def _check_data(run: Run) -> None:
 def check_with_data(run: Run) -> None:
     """What only the data can tell: whether they are there, and fit the model and the batches."""
     samples = samples_of(run)
-    known = samples.data_set
-    with torch.device("meta"):  # costs no memory
-        models.build(
-            run.model.name,
-            classes=known.classes,
-            channels=known.channels,
-            size=known.size,
-            patch=run.model.patch,
-        )
+    fit.outline(run, samples.data_set)
     if run.training.batch_size > len(samples.train):
         raise UsageError(
             f"batch_size {run.training.batch_size} is larger than the {len(samples.train)} "
             "training samples"
         )
+    fit.check_smallest_pass(run, samples.data_set)
 
 
 def _check_training(run: Run) -> None:
@@ -61,6 +52,8 @@ def _check_training(run: Run) -> None:
     _check_numbers(training)
     if training.optimizer not in OPTIMIZERS:
         raise unknown("optimizer", training.optimizer, OPTIMIZERS)
+    if training.measure is not None and training.measure not in gradients.KINDS:
+        raise unknown("measure", training.measure, gradients.KINDS)
     if training.precision not in PRECISIONS:
         raise unknown("precision", training.precision, PRECISIONS)
     if training.batch_size % training.accumulate:

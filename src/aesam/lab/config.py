@@ -67,6 +67,7 @@ class Training:
     cpu: bool = False
     workers: int = 2
     evaluate_every: int = 1
+    measure: str | None = None
 
 
 @dataclass(frozen=True)

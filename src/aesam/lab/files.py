@@ -34,6 +34,17 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
+def make_writable_folder(path: Path) -> None:
+    """Make the folder if it is not there, and find out now whether files can be written to it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        told = f"cannot write to {path} ({error.strerror}): choose another folder or let it be "
+        raise DiskError(error.errno, told + "written to") from error
+
+
 def _usual_mode() -> int:
     """What a file opened in the ordinary way would have; temporary ones are private."""
     mask = os.umask(0)
@@ -71,3 +82,8 @@ def without_nan(value: Any) -> Any:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The values of a file with one JSON value per line."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]

@@ -9,6 +9,13 @@ from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
 
 
+def folder_of(run: Run, out: Path) -> Path:
+    """Where a run goes under ``out``: by data set, model, noise, method, seed and settings."""
+    where = f"{run.data.name}-{run.model.name}"
+    what = f"{run.method.name}-seed{run.seed}-{config.config_hash(run)[:8]}"
+    return out.resolve() / where / f"noise{run.data.noise:g}" / what
+
+
 class RunFolder:
     """``config.json``, ``metrics.jsonl``, ``summary.json`` and ``checkpoint.pt`` of one run."""
 
@@ -25,6 +32,13 @@ class RunFolder:
 
     def admit(self, run: Run, resume: bool) -> bool:
         """Whether there is something to go on from; refuses to mix runs or lose one."""
+        try:
+            return self._admit(run, resume)
+        except PermissionError as error:
+            told = f"cannot read {error.filename} ({error.strerror}): choose another folder or let "
+            raise files.DiskError(error.errno, told + "it be read") from error
+
+    def _admit(self, run: Run, resume: bool) -> bool:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file: choose a folder")
         if self.config.exists():

@@ -6,18 +6,18 @@
 import os
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import joblib
 import torch
 from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from aesam.lab import clusters
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.files import DiskError
@@ -36,10 +36,15 @@ class Job:
     folder: Path
 
     @property
+    def root(self) -> Path:
+        """Where the data lie, whatever the worker's own folder is; no part of the run."""
+        return Path(self.run.data.root).expanduser().absolute()
+
+    @property
     def is_finished(self) -> bool:
         try:
             return RunFolder(self.folder).is_finished(self.run)
-        except UsageError:  # a damaged folder: the run itself will say so
+        except (UsageError, OSError):  # a damaged folder: the run itself will say so
             return False
 
 
@@ -77,7 +82,7 @@ def run_all(
     for outcome in outcomes:
         done(outcome)
     waiting, suspects = [job for job in jobs if not job.is_finished], list[Job]()
-    with _backend(engine, address):
+    with clusters.connected(engine, address):
         while waiting:
             ended = _round(waiting, workers, engine, done)
             outcomes += [o for o in ended if o.error is None]
@@ -101,8 +106,8 @@ def _ignore(outcome: Outcome) -> None:
 def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[Outcome]:
     """Each job once; those that a dead process took along count as failed."""
     ended: dict[Path, Outcome] = {}
-    results = _on_this_machine if engine == "local" else _on_cluster
-    for job, error in results(jobs, workers):
+    on_machines = _on_this_machine if engine == "local" else partial(_on_cluster, engine)
+    for job, error in on_machines(jobs, workers):
         ended[job.folder] = Outcome(job, error)
         if error is None:
             done(ended[job.folder])
@@ -119,7 +124,7 @@ def _on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, s
     pool: Any = ProcessPoolExecutor(max_workers=workers)
     over = False
     try:
-        futures: dict[Any, Job] = {pool.submit(_train, job, threads): job for job in jobs}
+        futures: dict[Any, Job] = {pool.submit(_train, job, threads, job.root): job for job in jobs}
         for future in as_completed(futures):
             job = futures[future]
             try:
@@ -132,60 +137,24 @@ def _on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, s
         pool.shutdown(wait=True, kill_workers=not over)
 
 
-def _on_cluster(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
-    options: Any = {"return_as": "generator_unordered", "batch_size": 1}
-    pool: Any = joblib.Parallel(n_jobs=workers, **options)
-    try:
-        yield from pool(joblib.delayed(_train)(job, 0) for job in jobs)
-    except Exception:  # each cluster has its own for a worker that died
-        return
+def _on_cluster(engine: str, jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
+    results = clusters.on_ray if engine == "ray" else clusters.on_dask
+    return results(_train, [(job, 0, job.root) for job in jobs], workers)
 
 
-def _train(job: Job, threads: int) -> tuple[Job, str | None]:
+def _train(job: Job, threads: int, root: Path | None = None) -> tuple[Job, str | None]:
     """In a worker: the run, gone on with if it was begun; any error as text."""
     from aesam.lab.training import train
 
     if threads:
         torch.set_num_threads(threads)
     try:
-        train(job.run, job.folder, resume=True)
+        train(job.run, job.folder, resume=True, root=root)
     except (UsageError, DiskError, Stopped) as error:
         return job, str(error)
     except Exception:
         return job, traceback.format_exc()
     return job, None
-
-
-@contextmanager
-def _backend(engine: str, address: str | None) -> Generator[None]:
-    if engine == "local":
-        yield
-    elif engine == "dask":
-        with _dask_client(address), joblib.parallel_config(backend="dask"):
-            yield
-    else:
-        _start_ray(address)
-        with joblib.parallel_config(backend="ray"):
-            yield
-
-
-def _dask_client(address: str | None) -> Any:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise UsageError("--engine dask needs its extra: pip install 'aesam[dask]'") from error
-    return Client(address) if address else Client(processes=True, threads_per_worker=1)
-
-
-def _start_ray(address: str | None) -> None:
-    try:
-        import ray  # pyright: ignore
-        from ray.util.joblib import register_ray  # pyright: ignore
-    except ImportError as error:
-        raise UsageError("--engine ray needs its extra: pip install 'aesam[ray]'") from error
-    if not ray.is_initialized():  # pyright: ignore
-        ray.init(address=address)  # pyright: ignore
-    register_ray()
 
 
 class Watch:

@@ -1,9 +1,13 @@
 """One optimizer step of training: the passes over the micro-batches of a batch."""
 
+# pyright: reportMissingTypeStubs=false
+# accelerate carries no types.
+
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+from accelerate.utils import DistributedType
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -11,6 +15,7 @@ from aesam.lab.config import Training
 from aesam.lab.engine import Engine
 
 MicroBatch = tuple[Tensor, Tensor]
+_OWN_BACKWARD = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
 class Passes:
@@ -21,6 +26,7 @@ class Passes:
         self._training = training
         self._selects_rows = engine.opt.parts.samples.selects_rows
         self._on_xla = engine.accelerator.device.type == "xla"
+        self._plain_backward = engine.accelerator.distributed_type not in _OWN_BACKWARD
 
     def step(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """One optimizer step on this process's rows: mean loss at ``w``, and correct answers."""
@@ -60,13 +66,13 @@ class Passes:
             with self._synchronised(i, parts):
                 logits = self._engine.model(x)
                 part, losses = self._loss(logits, y)
-                self._engine.accelerator.backward(part / len(parts) if len(parts) > 1 else part)
+                self._backward(part / len(parts) if len(parts) > 1 else part)
             right = (logits.detach().argmax(1) == y).sum()
             loss = part.detach() if loss is None else loss + part.detach()
             correct = right if correct is None else correct + right
         if loss is None or correct is None:
             raise ValueError("a batch without samples")
-        return loss / len(parts), correct, losses
+        return loss / len(parts) if len(parts) > 1 else loss, correct, losses
 
     def _second(self, parts: list[MicroBatch], at: Any) -> None:
         for i, (x, y) in enumerate(parts):
@@ -75,7 +81,15 @@ class Passes:
                 rows = at.rows(lambda x=x, y=y: self._each(self._engine.model(x), y))
             with self._synchronised(i, parts):
                 part, _ = self._loss(self._engine.model(x[rows]), y[rows])
-                self._engine.accelerator.backward(part / len(parts) if len(parts) > 1 else part)
+                self._backward(part / len(parts) if len(parts) > 1 else part)
+
+    def _backward(self, loss: Tensor) -> None:
+        """Accelerate's divides by 1, which costs an operation in both directions."""
+        accelerator = self._engine.accelerator
+        if self._plain_backward and accelerator.scaler is None:
+            loss.backward()  # pyright: ignore[reportUnknownMemberType]
+        else:
+            accelerator.backward(loss)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         if self._selects_rows:

@@ -49,7 +49,7 @@ class Progress:
         self.sam_steps += used
         self.epoch_sam += used
 
-    def close_epoch(self, lr: float, measured: dict[str, float]) -> dict[str, Any]:
+    def close_epoch(self, lr: float, measured: dict[str, Any]) -> dict[str, Any]:
         """The line of metrics for the epoch that ends, and a fresh start for the next."""
         line: dict[str, Any] = {
             "epoch": self.epoch + 1,

@@ -1,6 +1,7 @@
 """The samples of a run: subset, validation split and label noise, fixed by its seed."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from aesam.lab import data
 from aesam.lab.config import Run
@@ -21,14 +22,15 @@ class Samples:
     kind: str
 
 
-def samples_of(run: Run) -> Samples:
+def samples_of(run: Run, root: Path | None = None) -> Samples:
     """The run's training samples with their noise, and clean ones to evaluate on.
 
     The subset and the validation split are the same for all seeds, so that seeds can be paired and
     nothing is tuned on samples that another seed trains on; the noise follows the run's seed. The
     validation labels stay clean only where the test labels would: they are taken before the noise.
+    ``root`` is where the data lie, if not where the run says.
     """
-    data_set = data.load(run.data.name, run.data.root)
+    data_set = data.load(run.data.name, root or run.data.root)
     train: AnySplit = data_set.train
     held: AnySplit = data_set.test
     kind = "test"

@@ -6,6 +6,7 @@
 import platform
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -15,11 +16,12 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 import aesam
-from aesam.lab import checking, checkpoints, config, data, files, sharding
+from aesam.lab import checking, checkpoints, config, data, files, fit, locks, sharding
 from aesam.lab.config import Run
 from aesam.lab.engine import Engine, accelerator_for
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
+from aesam.lab.gradients import Meter
 from aesam.lab.interrupts import Stopped, StopRequest
 from aesam.lab.passes import Passes, evaluate
 from aesam.lab.progress import Progress, Sums
@@ -34,22 +36,24 @@ def train(
     resume: bool = False,
     reporter: Reporter | None = None,
     trackers: Iterable[str] = (),
+    root: Path | None = None,
 ) -> dict[str, Any]:
     """Train ``run`` in the folder ``path`` and return its summary.
 
     With ``resume`` a folder that holds part of this run is gone on with, a finished one returns its
-    summary at once, and an empty one starts.
+    summary at once, and an empty one starts. ``root`` is where this process finds the data, if not
+    where the run says; what is saved has the run's.
     """
     checking.check(run)
     folder = RunFolder(path)
-    begun = folder.admit(run, resume)
-    if begun and folder.is_finished(run):
+    if folder.admit(run, resume) and folder.is_finished(run):
         return folder.read_summary()
-    trainer = Trainer(run, folder, reporter or Silent(), trackers)
+    trainer = Trainer(run, folder, reporter or Silent(), trackers, root)
     try:
-        if begun:
-            trainer.go_on()
-        return trainer.train()
+        with trainer.hold_folder():
+            if folder.admit(run, resume):  # again: another process may have left it just now
+                trainer.go_on()
+            return trainer.train()
     finally:
         trainer.close()
 
@@ -58,7 +62,12 @@ class Trainer:
     """One run under way on this process; the main one of them writes the files."""
 
     def __init__(
-        self, run: Run, folder: RunFolder, reporter: Reporter, trackers: Iterable[str]
+        self,
+        run: Run,
+        folder: RunFolder,
+        reporter: Reporter,
+        trackers: Iterable[str],
+        root: Path | None = None,
     ) -> None:
         self._run, self._folder = run, folder
         names = list(trackers)
@@ -67,17 +76,22 @@ class Trainer:
             raise UsageError("fp16 needs an accelerator: on a CPU use bf16 or no")
         main = self._accelerator.is_main_process
         self._reporter = reporter if main else Silent()
-        samples = samples_of(run)
+        samples = samples_of(run, root)
         self._kind, self._held, self._data_set = samples.kind, samples.held, samples.data_set
         self._batches = self._make_batches(samples.train)
+        fit.check_smallest_pass(run, samples.data_set, self._accelerator.num_processes)
         self._engine = Engine(run, samples.data_set, len(self._batches), self._accelerator)
         self._passes = Passes(self._engine, run.training)
         self._sharded = sharding.is_sharded(self._engine.net)
+        if run.training.measure is not None and self._sharded:
+            raise UsageError(
+                f"measure {run.training.measure} needs the whole model on each process: leave it "
+                "out where the model is sharded"
+            )
+        self._meter = Meter(run, samples.train, samples.data_set, self._accelerator.device)
         self._progress = Progress()
         self._sums = Sums(self._accelerator.device)
         self._tracked = bool(names)
-        if names:
-            self._accelerator.init_trackers("aesam", config.identity(run))
 
     def _make_batches(self, train: Any) -> Any:
         world, training = self._accelerator.num_processes, self._run.training
@@ -100,11 +114,18 @@ class Trainer:
             workers=training.workers,
         )
 
+    def hold_folder(self) -> AbstractContextManager[None]:
+        """The folder to ourselves: the main process holds it, and the others go with it."""
+        main = self._accelerator.is_main_process
+        return locks.held(self._folder.path) if main else nullcontext()
+
     def train(self) -> dict[str, Any]:
         """All epochs that are left, then the summary."""
         progress, total = self._progress, self._engine.total_steps
         if self._accelerator.is_main_process:
             self._folder.begin(self._run)
+        if self._tracked:
+            self._accelerator.init_trackers("aesam", config.identity(self._run))
         self._reporter.begin(self._run, total, progress.step)
         with StopRequest() as request:
             while progress.epoch < self._run.training.epochs:
@@ -165,11 +186,12 @@ class Trainer:
         lr = float(self._engine.scheduler.get_last_lr()[0])
         train_loss, train_accuracy = self._sums.over_all(self._accelerator)
         self._sums = Sums(self._accelerator.device)
+        recorded = self._meter.after(self._progress.epoch + 1, self._engine.net)
         learned = {"train_loss": train_loss, "train_accuracy": train_accuracy}
-        line = self._progress.close_epoch(lr, learned | held)
+        line = self._progress.close_epoch(lr, learned | held | recorded)
         self._save()
         if self._tracked:
-            plain = {k: v for k, v in line.items() if k != "trace"}
+            plain = {k: v for k, v in line.items() if isinstance(v, int | float)}
             self._accelerator.log(plain, step=self._progress.step)
         self._reporter.epoch(line)
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from aesam.lab.cli.compare import Compare
 from aesam.lab.cli.data import Data
 from aesam.lab.cli.report import Report
+from aesam.lab.cli.reproduce import Reproduce
+from aesam.lab.cli.sharpness import Sharpness
 from aesam.lab.cli.train import Train
 from aesam.lab.cli.tune import Tune
 from aesam.lab.errors import UsageError
@@ -21,7 +23,9 @@ Command = (
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Sharpness, tyro.conf.subcommand("sharpness")]
     | Annotated[Data, tyro.conf.subcommand("data")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
 )
 
 

@@ -12,8 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from aesam.lab import checking, demo, methods
 from aesam.lab.cli.console import console, say
 from aesam.lab.cli.options import RunOptions, given_settings, run_of
-from aesam.lab.config import Method, Run, config_hash
+from aesam.lab.config import Method, Run
 from aesam.lab.errors import UsageError
+from aesam.lab.fit import smallest_pass
+from aesam.lab.folders import folder_of
 from aesam.lab.grid import Job, Outcome, Watch, epochs_done, run_all
 from aesam.lab.report import rich_table, write_report
 
@@ -81,15 +83,12 @@ def check_all(jobs: list[Job], engine: str, out: Path) -> None:
     for job in jobs:
         checking.check(job.run)
     if engine == "local":  # on a cluster the data need not be here
-        kinds = {replace(job.run, method=Method(), seed=0): job.run for job in jobs}
+        kinds = {
+            (replace(job.run, method=Method(), seed=0), smallest_pass(job.run)): job.run
+            for job in jobs
+        }
         for run in kinds.values():
             checking.check_with_data(run)
-
-
-def folder_of(run: Run, out: Path) -> Path:
-    where = f"{run.data.name}-{run.model.name}"
-    what = f"{run.method.name}-seed{run.seed}-{config_hash(run)[:8]}"
-    return out.resolve() / where / f"noise{run.data.noise:g}" / what
 
 
 def finish(

@@ -4,8 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tyro
+
 from aesam.lab import methods, recipes
-from aesam.lab.config import Method, Run
+from aesam.lab.config import Method, Run, Training
+from aesam.lab.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ class RunOptions:
     """Share of the training set that is held out and evaluated on instead of the test set."""
     subset: int | None = None
     """Train on so many samples only, the same for every seed."""
-    augment: bool | None = None
-    """Random crops and flips; the usual for CIFAR and folders, not for digits."""
+    augment: tyro.conf.DisallowNone[bool | None] = None
+    """Random crops and flips; None: as usual, which is yes for CIFAR and folders, no for digits."""
     cutout: int | None = None
     """Side of a square that is cut out of each training image."""
     rho: float | None = None
@@ -116,9 +119,19 @@ def run_of(
         ),
         model=replace(usual.model, name=options.model or usual.model.name, patch=options.patch),
         method=methods.fill(Method(method, **{**base, **given}), strict=strict),
-        training=replace(usual.training, **_given(options, _TRAINING)),
+        training=_training(options, usual.training),
         seed=seed,
     )
+
+
+def _training(options: RunOptions, usual: Training) -> Training:
+    training = replace(usual, **_given(options, _TRAINING))
+    if options.momentum is not None and training.optimizer == "adamw":
+        raise UsageError(
+            f"adamw has no momentum to set, got --momentum {options.momentum:g}: leave it out, or "
+            "use --optimizer sgd"
+        )
+    return training
 
 
 def given_settings(options: RunOptions) -> list[str]:

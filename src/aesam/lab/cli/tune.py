@@ -10,16 +10,14 @@ import tyro
 from rich.table import Table
 
 from aesam.lab import files, methods
-from aesam.lab.cli.compare import check_all, finish, folder_of, tell_failures
+from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import console, say
 from aesam.lab.cli.options import RunOptions, given_settings, run_of
 from aesam.lab.config import Method
 from aesam.lab.errors import UsageError
-from aesam.lab.folders import RunFolder
+from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
-
-RHOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-ALPHAS = (0.1, 0.3, 0.6, 0.9)
+from aesam.lab.reproduce.tuning import ALPHAS, RHOS
 
 
 @dataclass(frozen=True)

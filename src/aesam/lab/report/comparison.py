@@ -9,7 +9,14 @@ from aesam.lab.report import grouping
 from aesam.lab.report.runs import FinishedRun, is_number
 from aesam.lab.report.stats import PairedTest, Spread, paired_t_test, spread
 
-BASELINES = {"ae-sam": "ss-sam", "ae-looksam": "looksam"}  # of the others: ERM
+BASELINES = {  # of the others: ERM
+    "ae-sam": "ss-sam",
+    "ae-looksam": "looksam",
+    "matched-sam": "ae-sam",
+    "inverted-sam": "ae-sam",
+    "matched-looksam": "ae-looksam",
+    "inverted-looksam": "ae-looksam",
+}
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,17 @@ def compare(runs: Iterable[FinishedRun]) -> list[Comparison]:
 
 
 def _comparison(title: str, settings: dict[str, Any], runs: list[FinishedRun]) -> Comparison:
-    measured_on = _measured_on(runs)
-    rows = [_row(label, own, measured_on) for label, own in grouping.variants(runs)]
+    return comparison_of(title, settings, grouping.variants(runs))
+
+
+def comparison_of(
+    title: str, settings: dict[str, Any], named: Sequence[tuple[str, list[FinishedRun]]]
+) -> Comparison:
+    """Rows of one's own choice, each a label and its runs, grouped, marked and tested."""
+    measured_on = _measured_on([run for _, runs in named for run in runs])
+    # A row that trains for longer pays for it: its gradients count per step of the shortest.
+    steps = min(run.summary["steps"] for _, runs in named for run in runs)
+    rows = [_row(label, own, measured_on, max(1, steps)) for label, own in named]
     rows = [_set_against(row, rows) for row in rows]
     indices = grouping.by_percent_sam([row.percent_sam.mean for row in rows])
     rows = _mark(rows, range(len(rows)), "best_overall")
@@ -106,7 +122,7 @@ def _measured_on(runs: Sequence[FinishedRun]) -> str:
     )
 
 
-def _row(label: str, runs: list[FinishedRun], measured_on: str) -> MethodRow:
+def _row(label: str, runs: list[FinishedRun], measured_on: str, steps: float) -> MethodRow:
     def over_seeds(number: Callable[[dict[str, Any]], float]) -> Spread:
         return spread([float(number(run.summary)) for run in runs])
 
@@ -120,12 +136,8 @@ def _row(label: str, runs: list[FinishedRun], measured_on: str) -> MethodRow:
         percent_sam=over_seeds(lambda summary: summary["percent_sam"]),
         seconds=over_seeds(lambda summary: summary["seconds"]),
         train_accuracy=over_seeds(lambda summary: summary["train_accuracy"]),
-        gradients_per_step=over_seeds(_gradients_per_step).mean,
+        gradients_per_step=over_seeds(lambda summary: summary["gradients"] / steps).mean,
     )
-
-
-def _gradients_per_step(summary: dict[str, Any]) -> float:
-    return summary["gradients"] / max(1, summary["steps"])
 
 
 def _set_against(row: MethodRow, rows: Sequence[MethodRow]) -> MethodRow:

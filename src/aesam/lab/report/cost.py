@@ -41,9 +41,12 @@ def has_times(comparison: Comparison) -> bool:
     return all(row.times_erm is not None for row in comparison.rows)
 
 
-def accuracy_against_cost(comparison: Comparison, name: str) -> str:
-    """A point with error bars for each row, labelled beside it if there is room."""
-    timed = has_times(comparison)
+def accuracy_against_cost(comparison: Comparison, name: str, *, times: bool = True) -> str:
+    """A point with error bars for each row, labelled beside it if there is room.
+
+    Without ``times``, or without an ERM to divide them by, the cost is gradients per step.
+    """
+    timed = times and has_times(comparison)
 
     def paint(figure: Figure, axes: Axes) -> None:
         for row in comparison.rows:

@@ -21,9 +21,12 @@ AXES = {
     "accuracy": "accuracy (%)",
     "loss": "loss (cross-entropy, nats)",
     "percent_sam": "steps that used SAM (%)",
+    "gradient_variance": "variance of the gradient",
+    "mean_squared_norm": "mean of ‖g‖² over batches",
+    "full_squared_norm": "‖∇L‖² over all samples",
     "percent_sam_epoch": "steps that used SAM (% of the epoch's)",
 }
-WIDE = 200.0  # a loss that spans more than this is drawn on a logarithmic axis
+WIDE = 200.0  # a number that spans more than this is drawn on a logarithmic axis
 
 
 def curves(comparison: Comparison, quantity: str, name: str) -> str:
@@ -46,7 +49,7 @@ def curves(comparison: Comparison, quantity: str, name: str) -> str:
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(axis_label(quantity))
-        if quantity.endswith("loss"):
+        if quantity.endswith(("loss", "norm", "variance")):
             _set_loss_scale(axes)
         longest = max(len(row.label) for row in rows)
         legend_below(figure, axes, 4 if longest < 12 else 2 if longest < 32 else 1)

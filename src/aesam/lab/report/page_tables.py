@@ -18,6 +18,10 @@ OUTLINES = {  # the figures' markers on a 20 × 20 field
     "v": '<path d="M10 18l8-15h-16z"/>',
     "P": '<path d="M7 2h6v5h5v6h-5v5h-6v-5h-5v-6h5z"/>',
     "X": '<path d="M6 2l4 4l4-4l4 4l-4 4l4 4l-4 4l-4-4l-4 4l-4-4l4-4l-4-4z"/>',
+    "<": '<path d="M2 10l15-8v16z"/>',
+    ">": '<path d="M18 10l-15-8v16z"/>',
+    "p": '<path d="M10 2l8 6l-3 10h-10l-3-10z"/>',
+    "d": '<path d="M10 1l5 9l-5 9l-5-9z"/>',
     "h": '<path d="M10 2l7 4v8l-7 4l-7-4v-8z"/>',
 }
 

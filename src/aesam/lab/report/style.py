@@ -25,6 +25,15 @@ LOOKS = {  # in the order of the paper's tables
     "looksam": Look("LookSAM", "#009E73", "P"),
     "ae-looksam": Look("AE-LookSAM", "#CC79A7", "X"),
 }
+CONTROLS = {  # not of the paper: greys, told apart by their markers
+    "erm-long": Look("ERM, twice as long", "#767676", "<"),
+    "late-sam": Look("SAM at the end", "#767676", ">"),
+    "matched-sam": Look("matched coin", "#767676", "p"),
+    "inverted-sam": Look("inverted", "#767676", "d"),
+    "matched-looksam": Look("matched coin, reuse", "#a0a0a0", "p"),
+    "inverted-looksam": Look("inverted, reuse", "#a0a0a0", "d"),
+}
+ALL = {**LOOKS, **CONTROLS}
 OTHER_COLOUR = "#767676"
 OTHER_MARKER = "h"
 
@@ -35,8 +44,8 @@ def label_of(method: str) -> str:
     >>> label_of("ae-looksam")
     'AE-LookSAM'
     """
-    if method in LOOKS:
-        return LOOKS[method].label
+    if method in ALL:
+        return ALL[method].label
     # Names come from files: control characters would upset terminals, and matplotlib leaves labels
     # with a leading underscore out of its legends.
     shown = "".join(c if c.isprintable() else "?" for c in method).lstrip("_")
@@ -45,14 +54,14 @@ def label_of(method: str) -> str:
 
 def colour_of(method: str) -> str:
     """The method's colour as ``#rrggbb``; grey for a method that is not of the paper."""
-    return LOOKS[method].colour if method in LOOKS else OTHER_COLOUR
+    return ALL[method].colour if method in ALL else OTHER_COLOUR
 
 
 def marker_of(method: str) -> str:
     """The method's matplotlib marker."""
-    return LOOKS[method].marker if method in LOOKS else OTHER_MARKER
+    return ALL[method].marker if method in ALL else OTHER_MARKER
 
 
 def order_of(method: str) -> tuple[int, str]:
-    """A sort key: the paper's methods in the paper's order, then others by name."""
-    return (list(LOOKS).index(method) if method in LOOKS else len(LOOKS), method)
+    """A sort key: the paper's methods in the paper's order, the controls, then others by name."""
+    return (list(ALL).index(method) if method in ALL else len(ALL), method)

@@ -1,0 +1,175 @@
+"""``aesam reproduce``: the paper's tables, figures and theorems."""
+
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.progress import Progress
+
+from aesam.lab.cli.compare import check_all, finish, tell_failures
+from aesam.lab.cli.console import console, say
+from aesam.lab.config import Run
+from aesam.lab.errors import UsageError
+from aesam.lab.grid import Outcome
+from aesam.lab.reproduce import tuning
+from aesam.lab.reproduce.benches import Options
+from aesam.lab.reproduce.entries import ENTRIES, Computed, Entry, Trained, entry_of
+from aesam.lab.reproduce.plan import Panel, runs_of
+from aesam.lab.reproduce.results import Result
+from aesam.lab.reproduce.runner import Shelf, publish
+from aesam.lab.reproduce.sheet import as_rich
+from aesam.lab.reproduce.write import text_of, write
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Make a table, a figure or a theorem of the paper from training runs.
+
+    `aesam reproduce --list` names them all. The preset small (the default) is the experiment shrunk
+    to two CPU cores; paper is the paper's set-up. Finished runs are never run again, so an entry
+    that was interrupted goes on, and entries share their runs.
+    """
+
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """table-cifar, table-noise, fig-variance, theorem, …: see --list."""
+    show_list: Annotated[bool, tyro.conf.arg(name="list"), tyro.conf.FlagCreatePairsOff] = False
+    """Name all entries, with what each needs."""
+    preset: str = "small"
+    """small or paper."""
+    data: str = "digits"
+    """What the small preset trains on: digits (bundled) or cifar10 (2,500 images, in ROOT)."""
+    root: Path = Path("data")
+    """Where data sets lie."""
+    seeds: tuple[int, ...] | None = None
+    epochs: int | None = None
+    """Fewer epochs, to try it out."""
+    noise: tuple[float, ...] | None = None
+    """Levels of label noise, for the entries that have them."""
+    controls: tyro.conf.DisallowNone[bool | None] = None
+    """Add the controls that the paper lacks; the noise table has them by itself."""
+    tune: tyro.conf.DisallowNone[bool | None] = None
+    """Search rho and alpha on a tenth of the training set first; the paper preset does."""
+    out: Path = Path("runs/reproduce")
+    """Where runs, tables, figures and report.html go."""
+    cache: Path = Path("results/runs")
+    """Finished runs that are read and never written."""
+    publish: Path | None = None
+    """Copy tables, numbers and figures to this folder too."""
+    publish_runs: Path | None = None
+    """Copy the small files of each finished run to this folder, to serve as a cache."""
+    jobs: int = 2
+    """Runs at the same time."""
+    engine: str = "local"
+    """local (this machine's cores), dask or ray (a cluster)."""
+    address: str | None = None
+    """The scheduler of the dask or ray cluster."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+
+    def __call__(self) -> int:
+        if self.show_list:
+            for entry in ENTRIES.values():
+                say(described(entry))
+            return 0
+        if not self.name:
+            raise UsageError(f"name what to reproduce: {', '.join(ENTRIES)} (see --list)")
+        entry, options = entry_of(self.name), self._options()
+        if isinstance(entry, Computed):
+            return self._end(entry, options, self._compute(entry, options))
+        if isinstance(entry, Trained):
+            return self._train(entry, options)
+        raise TypeError(f"{entry.name} is neither trained nor computed")
+
+    def _options(self) -> Options:
+        return Options(
+            self.preset,
+            self.data,
+            str(self.root),
+            self.seeds,
+            self.epochs,
+            self.noise,
+            self.controls,
+            self.tune,
+        )
+
+    def _train(self, entry: Trained, options: Options) -> int:
+        shelf = Shelf(self.out / "runs", [self.cache])
+        found = entry.benches(options)
+        wanted = not options.is_small if options.tune is None else options.tune
+        if wanted:
+            names = _methods(entry.panels(options, found))
+            failed = self._finish(shelf, [r for b in found for r in tuning.grids(b, names)])
+            if failed:
+                return tell_failures(failed)
+            found = [tuning.chosen(bench, names, shelf.find) for bench in found]
+        panels = entry.panels(options, found)
+        failed = self._finish(shelf, runs_of(panels))
+        self._end(entry, options, entry.show(panels, shelf.find))
+        if self.publish_runs is not None:
+            for run in runs_of(panels):
+                folder = shelf.find(run)
+                if folder is not None:
+                    publish(run, folder, self.publish_runs)
+        return tell_failures(failed)
+
+    def _finish(self, shelf: Shelf, runs: list[Run]) -> list[Outcome]:
+        """Make the runs that are missing; those that failed twice come back."""
+        jobs = shelf.jobs(runs)
+        missing = [job for job in jobs if not job.is_finished]
+        check_all(missing, self.engine, self.out)
+        if not self.quiet and len(missing) < len(jobs):
+            say(f"{len(jobs) - len(missing)} of {len(jobs)} runs were finished before")
+        outcomes = finish(missing, self.jobs, self.engine, self.address, self.quiet)
+        return [outcome for outcome in outcomes if outcome.error is not None]
+
+    def _compute(self, entry: Computed, options: Options) -> Result:
+        with Progress(console=console, disable=self.quiet or not console.is_terminal) as bar:
+            task = bar.add_task(entry.name, total=None)
+            return entry.make(options, lambda done, of: bar.update(task, completed=done, total=of))
+
+    def _end(self, entry: Entry, options: Options, result: Result) -> int:
+        """Print and write what was found."""
+        other = options.is_small and options.data != "digits"
+        name = f"{entry.name}-{options.data}" if other else entry.name
+        folder = self.out / name
+        command = shlex.join(["aesam", *sys.argv[1:]])
+        write(entry, options, result, folder, command)
+        if not self.quiet:
+            _print(entry, result)
+        if self.publish is not None:
+            _copy(folder, self.publish / name)
+        say(f"written: {folder / 'report.html'}, {folder / 'results.json'}")
+        return 0
+
+
+def _print(entry: Entry, result: Result) -> None:
+    """Tables with bold and underline on a terminal, plain text elsewhere."""
+    if not console.is_terminal:
+        say(text_of(entry, result))
+        return
+    if result.text:
+        say(result.text)
+    for each in result.sheets:
+        console.print(as_rich(each))
+    for sentence in result.findings:
+        say(f"- {sentence}")
+
+
+def _methods(panels: list[Panel]) -> list[str]:
+    return [row.runs[0].method.name for panel in panels for row in panel.rows]
+
+
+def _copy(folder: Path, target: Path) -> None:
+    """The page is left out: it can be made again from the rest."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".txt", ".svg"):
+            shutil.copyfile(path, target / path.name)
+
+
+def described(entry: Entry) -> str:
+    needs = "\n".join(f"    {preset}: {what}" for preset, what in entry.needs.items())
+    return f"{entry.name} ({entry.paper}): {entry.shows}\n{needs}"

@@ -1,0 +1,25 @@
+"""Entries that are computed at once, without training runs that are kept."""
+
+from collections.abc import Callable
+
+from aesam.lab.report.figures import Drawing
+from aesam.lab.reproduce.benches import Options
+from aesam.lab.reproduce.cost import cost
+from aesam.lab.reproduce.results import Result
+
+__all__ = ["cost", "theorem"]
+
+
+def theorem(options: Options, told: Callable[[int, int], None]) -> Result:
+    """Both sides of the paper's bounds; see :mod:`aesam.lab.theory`."""
+    from aesam.lab import theory
+
+    found = theory.theorem(options.preset, told)
+    return Result(
+        drawings=[
+            Drawing(name, name.replace("-", " ").capitalize(), "", svg)
+            for name, svg in found.figures().items()
+        ],
+        data=found.as_json(),
+        text=found.text(),
+    )

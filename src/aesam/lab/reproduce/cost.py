@@ -1,0 +1,121 @@
+"""What each method costs as a multiple of ERM, alone and with two data-parallel processes."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aesam.lab import methods
+from aesam.lab.config import Run, as_dict
+from aesam.lab.report import label_of
+from aesam.lab.reproduce import benches
+from aesam.lab.reproduce.benches import Bench, Options
+from aesam.lab.reproduce.results import Result
+from aesam.lab.reproduce.sheet import Line, Sheet
+
+Times = Mapping[str, Mapping[str, Sequence[float]]]
+TURNS = 8
+COLUMNS = (
+    "method", "1 process: × ERM", "2 processes: × ERM", "faster with two", "% SAM",
+    "gradients per step",
+)  # fmt: skip
+NOTE = (
+    "Median over turns of the time of an epoch divided by ERM's of the same turn; one core for "
+    "each process, the whole batch the same size. “Faster with two” is one process's time over two "
+    "processes'."
+)
+
+
+def cost(options: Options, told: Callable[[int, int], None]) -> Result:
+    """Both timings of every method on one network."""
+    bench = (benches.noisy(options) if options.is_small else benches.cifar(options))[0]
+    names = methods.PAPER
+    seed = (options.seeds or (0,))[0]
+    runs = [bench.run(name, seed) for name in names]
+    turns = TURNS if options.epochs is None else options.epochs
+    times: list[Times] = []
+    for done, processes in enumerate((1, 2)):
+        told(done, 2)
+        times.append(measure(runs, processes, turns))
+    told(2, 2)
+    return result_of(bench, times[0], times[1], turns)
+
+
+def measure(runs: Sequence[Run], processes: int, turns: int) -> Times:
+    """Start the processes, let them take turns, and read what the first of them wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan, out = Path(folder) / "plan.json", Path(folder) / "times.json"
+        plan.write_text(json.dumps({"runs": [as_dict(run) for run in runs], "turns": turns}))
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        command = [sys.executable, *launcher, str(processes), "-m", "aesam.lab.reproduce.timing"]
+        ended = subprocess.run(
+            [*command, str(plan), str(out)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        if ended.returncode:
+            raise RuntimeError(f"timing with {processes} processes failed:\n{ended.stderr[-2000:]}")
+        return json.loads(out.read_text())
+
+
+def result_of(bench: Bench, alone: Times, two: Times, turns: int) -> Result:
+    rows = {name: _row(name, alone, two) for name in alone}
+    lines = tuple(_line(name, row) for name, row in rows.items())
+    return Result(
+        sheets=[Sheet(f"Cost: {bench.title}", COLUMNS, (lines,), f"{NOTE} {turns} turns.")],
+        findings=_findings(rows),
+        data={"turns": turns, "rows": rows, "seconds": {"alone": alone, "two": two}},
+    )
+
+
+def ratio(times: Times, name: str, other: str = "erm") -> float:
+    """The median over turns of one method's time over another's of the same turn."""
+    pairs = zip(times[name]["seconds"], times[other]["seconds"], strict=True)
+    return statistics.median(ours / theirs for ours, theirs in pairs)
+
+
+def _row(name: str, alone: Times, two: Times) -> dict[str, float]:
+    share = statistics.mean(alone[name]["share_of_sam"])
+    speedup = statistics.median(alone[name]["seconds"]) / statistics.median(two[name]["seconds"])
+    return {
+        "alone": ratio(alone, name),
+        "two": ratio(two, name),
+        "speedup": speedup,
+        "percent_sam": 100.0 * share,
+        "gradients_per_step": 1.0 + share,
+    }
+
+
+def _line(name: str, row: Mapping[str, Any]) -> Line:
+    return Line(
+        (
+            label_of(name),
+            f"{row['alone']:.2f}×",
+            f"{row['two']:.2f}×",
+            f"{row['speedup']:.2f}×",
+            f"{row['percent_sam']:.1f}",
+            f"{row['gradients_per_step']:.2f}",
+        )
+    )
+
+
+def _findings(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    esam, sam, adaptive = rows["esam"], rows["sam"], rows["ae-sam"]
+    saved = {kind: 100.0 * (1.0 - esam[kind] / sam[kind]) for kind in ("alone", "two")}
+    doubled = (
+        f"“SAM doubles the cost”: {sam['alone']:.2f}× alone, {sam['two']:.2f}× with two processes; "
+        f"AE-SAM {adaptive['alone']:.2f}× with {adaptive['percent_sam']:.0f} % SAM."
+    )
+    return [
+        "“ESAM may not always accelerate SAM, particularly in parallel training”: here ESAM takes "
+        f"{saved['alone']:.0f} % less time than SAM alone and {saved['two']:.0f} % less with two "
+        "processes.".replace("-", "−"),
+        doubled,
+    ]

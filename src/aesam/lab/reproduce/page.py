@@ -1,0 +1,81 @@
+"""One self-contained page for an entry: what the paper says, what was found here, and how."""
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from aesam.lab.report.figures import Drawing
+from aesam.lab.report.page import POLICY
+from aesam.lab.report.page_style import CSS
+from aesam.lab.report.results import versions_of
+from aesam.lab.reproduce.paper_numbers import SOURCE
+from aesam.lab.reproduce.results import Result
+from aesam.lab.reproduce.sheet import as_html
+
+
+def page_of(title: str, lede: str, result: Result, command: str) -> str:
+    """The text of the HTML file."""
+    tables = "\n".join(as_html(sheet) for sheet in result.sheets)
+    plain = f"<pre>{escape(result.text)}</pre>" if result.text else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{escape(title)}</title>
+<style>{CSS}</style>
+</head>
+<body>
+<main>
+<header>
+<h1>{escape(title)}</h1>
+<p class="lede">{escape(lede)}</p>
+</header>
+{_list("What was found here", result.findings)}
+{plain}
+{tables}
+{_figures(result.drawings)}
+<section aria-labelledby="how-made">
+<h2 id="how-made">How this was made</h2>
+<pre><code>{escape(command)}</code></pre>
+<p class="soft">{escape(_versions(result))} The paper: {escape(SOURCE)}.</p>
+{_list("Notes", result.notes)}
+</section>
+</main>
+</body>
+</html>
+"""
+
+
+def _versions(result: Result) -> str:
+    shown = ", ".join(f"{name} {number}" for name, number in versions_of(result.runs).items())
+    return f"{len(result.runs)} runs; {shown}." if shown else ""
+
+
+def _list(heading: str, sentences: Sequence[str]) -> str:
+    if not sentences:
+        return ""
+    items = "".join(f"<li>{escape(sentence)}</li>\n" for sentence in sentences)
+    return f"<h2>{escape(heading)}</h2>\n<ul>\n{items}</ul>"
+
+
+def _figures(drawings: Sequence[Drawing]) -> str:
+    if not drawings:
+        return ""
+    shown = "\n".join(
+        f"""<figure id="{d.name}-figure">
+<h4>{escape(d.heading)}</h4>
+<div class="card">{_inline(d)}</div>
+<figcaption>{escape(d.caption)}</figcaption>
+</figure>"""
+        for d in drawings
+    )
+    return f'<h2>Figures</h2>\n<div class="figures">\n{shown}\n</div>'
+
+
+def _inline(drawing: Drawing) -> str:
+    """The SVG as a part of the page, named for those who do not see it."""
+    named = f'<svg role="img" aria-label="{escape(f"{drawing.heading}. {drawing.caption}")}"'
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", drawing.svg.removeprefix("<svg"), count=2)
+    return named + svg

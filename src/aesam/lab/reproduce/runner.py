@@ -1,0 +1,62 @@
+"""Which runs an entry needs, where they are, and which are still to be made."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aesam.lab import config, files
+from aesam.lab.config import Run
+from aesam.lab.errors import UsageError
+from aesam.lab.folders import RunFolder, folder_of
+from aesam.lab.grid import Job
+
+DIGITS = 6  # of numbers in published traces
+
+
+class Shelf:
+    """Finished runs: first where new ones go, then in folders that are only read."""
+
+    def __init__(self, out: Path, caches: Sequence[Path] = ()) -> None:
+        self._out, self._places = out, (out, *caches)
+
+    def find(self, run: Run) -> Path | None:
+        """The folder of this run if it is finished anywhere."""
+        for place in self._places:
+            folder = folder_of(run, place)
+            if _is_finished(folder, run):
+                return folder
+        return None
+
+    def jobs(self, runs: Iterable[Run]) -> list[Job]:
+        """The runs with their folders; those in a cache keep theirs and are never run again."""
+        return [Job(run, self.find(run) or folder_of(run, self._out)) for run in runs]
+
+
+def _is_finished(folder: Path, run: Run) -> bool:
+    try:
+        return RunFolder(folder).is_finished(run)
+    except UsageError:  # a damaged folder: the run itself will say so
+        return False
+
+
+def publish(run: Run, folder: Path, target: Path) -> Path:
+    """Copy what a report needs of a finished run; without checkpoint, machine paths or long tails.
+
+    The decision trace is rounded: it is drawn, not computed with.
+    """
+    place = folder_of(run, target)
+    if place == folder:
+        return place
+    settings = config.as_dict(run)
+    settings["data"]["root"] = "data"
+    files.write_json(place / "config.json", settings)
+    lines = files.read_lines(folder / "metrics.jsonl")
+    for line in lines:
+        line["trace"] = {k: [_rounded(v) for v in vs] for k, vs in line["trace"].items()}
+    RunFolder(place).write_metrics(lines)
+    files.write_json(place / "summary.json", files.read_json(folder / "summary.json"))
+    return place
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -1,0 +1,60 @@
+"""The radius and the weight of each method, chosen on a tenth of the training set as in the paper.
+
+The training is then repeated on all of it; the test set is never looked at.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from aesam.lab import methods
+from aesam.lab.config import Run
+from aesam.lab.folders import RunFolder
+from aesam.lab.reproduce.benches import CONTROLLED, Bench
+from aesam.lab.reproduce.finished import Find
+
+RHOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+ALPHAS = (0.1, 0.3, 0.6, 0.9)
+SEED = 0
+HOLDOUT = 0.1
+
+
+def grid(bench: Bench, method: str) -> list[Run]:
+    """The runs to choose from: every radius, and every weight where the method has one.
+
+    What the bench fixes (ImageNet's radius) is not searched.
+    """
+    known, fixed = methods.SETTINGS[method], bench.settings.get(method, {})
+    points: list[dict[str, Any]] = [{}]
+    for name, values in (("rho", RHOS), ("alpha", ALPHAS)):
+        if name in known and name not in fixed:
+            points = [{**point, name: value} for point in points for value in values]
+    runs = [bench.run(method, SEED, **point) for point in points]
+    return [replace(run, data=replace(run.data, holdout=HOLDOUT)) for run in runs]
+
+
+def grids(bench: Bench, names: Iterable[str]) -> list[Run]:
+    """All runs of the search; methods with nothing to choose need none."""
+    return [run for name in _searched(names) for run in grid(bench, name) if run.method.rho]
+
+
+def chosen(bench: Bench, names: Iterable[str], find: Find) -> Bench:
+    """The bench with each method's best radius and weight; a control takes its model's."""
+    best = {name: _best(grid(bench, name), find) for name in _searched(names)}
+    for control, model in CONTROLLED.items():
+        if best.get(model):
+            best[control] = {k: v for k, v in best[model].items() if k in methods.SETTINGS[control]}
+    return bench.with_settings(best)
+
+
+def _searched(names: Iterable[str]) -> list[str]:
+    return [n for n in dict.fromkeys(CONTROLLED.get(n, n) for n in names) if "erm" not in n]
+
+
+def _best(runs: Sequence[Run], find: Find) -> dict[str, Any]:
+    finished = [(run, folder) for run in runs if (folder := find(run)) is not None]
+    if not finished:
+        return {}
+    scored = [(RunFolder(f).read_summary()["validation_accuracy"], run) for run, f in finished]
+    _, best = max(scored, key=lambda pair: pair[0])
+    return {n: getattr(best.method, n) for n in ("rho", "alpha") if getattr(best.method, n)}

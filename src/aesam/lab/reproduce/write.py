@@ -1,0 +1,58 @@
+"""An entry's files: numbers, tables in plain text, figures and the page."""
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from aesam.lab import files
+from aesam.lab.report.results import versions_of
+from aesam.lab.reproduce import sheet
+from aesam.lab.reproduce.benches import Options
+from aesam.lab.reproduce.entries import Entry
+from aesam.lab.reproduce.page import page_of
+from aesam.lab.reproduce.results import Result
+from aesam.lab.training import versions
+
+
+def text_of(entry: Entry, result: Result) -> str:
+    """Everything in plain text: tables, findings and notes."""
+    parts = [f"{entry.name}: {entry.paper} – {entry.shows}", result.text.strip()]
+    parts += [sheet.as_text(each).rstrip() for each in result.sheets]
+    parts += ["\n".join(f"- {sentence}" for sentence in result.findings)]
+    parts += ["\n".join(f"Note: {note}" for note in result.notes)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write(entry: Entry, options: Options, result: Result, folder: Path, command: str) -> None:
+    """``results.json``, ``table.txt``, an SVG for each figure and ``report.html``."""
+    small = " (a small run, not the paper's set-up)" if options.is_small else ""
+    title = f"{entry.paper}: {entry.shows}"
+    page = page_of(
+        title, f"aesam reproduce {entry.name}, preset {options.preset}{small}.", result, command
+    )
+    data = json.dumps(
+        files.without_nan(numbers_of(entry, options, result, command)), indent=1, ensure_ascii=False
+    )
+    files.write_text(folder / "results.json", data + "\n")
+    files.write_text(folder / "table.txt", text_of(entry, result))
+    for drawing in result.drawings:
+        files.write_text(folder / f"{drawing.name}.svg", drawing.svg + "\n")
+    files.write_text(folder / "report.html", page)
+
+
+def numbers_of(entry: Entry, options: Options, result: Result, command: str) -> dict[str, Any]:
+    """What goes into ``results.json``."""
+    return {
+        "command": command,
+        "entry": entry.name,
+        "paper": entry.paper,
+        "preset": options.preset,
+        "n": len(result.runs),
+        "seeds": sorted({run.seed for run in result.runs}),
+        "versions": versions_of(result.runs) or versions(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "findings": list(result.findings),
+        "tables": [sheet.as_json(each) for each in result.sheets],
+        **result.data,
+    }

@@ -1,0 +1,172 @@
+"""``aesam reproduce`` end to end at a tiny size."""
+
+import json
+import shutil
+from html import escape
+
+import pytest
+from lab.commands import aesam
+
+from aesam.lab.config import from_dict
+from aesam.lab.folders import RunFolder
+from aesam.lab.grid import run_all
+from aesam.lab.reproduce import benches, tuning
+from aesam.lab.reproduce.benches import Options
+from aesam.lab.reproduce.entries import ENTRIES
+from aesam.lab.reproduce.plan import runs_of
+from aesam.lab.reproduce.runner import Shelf
+
+pytestmark = pytest.mark.slow
+TINY = ("--epochs", 1, "--seeds", 0, 1, "--noise", 0.6)
+FIGURES = {
+    "table-cifar": {"cost-1", "cost-2"},
+    "table-imagenet": {"cost-1"},
+    "table-noise": {"cost-1"},
+    "table-looksam-k": {"cost-1"},
+    "fig-variance": {"gradient-variance-1", "gradient-variance-2", "gradient-variance-3"},
+    "fig-noise-curves": {"train-1", "test-1"},
+    "fig-lambda": {"percent-sam-1", "accuracy-1", "percent-sam-2", "accuracy-2"},
+    "fig-convergence": {f"{q}-{i}" for q in ("full-squared-norm", "train-loss") for i in (1, 2, 3)},
+}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """One folder for all, with the runs of all but one made beforehand by the same two workers."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    options = Options(epochs=1, seeds=(0, 1), noise=(0.6,))
+    entries = [ENTRIES[name] for name in FIGURES if name != "table-looksam-k"]
+    planned = (entry.panels(options, entry.benches(options)) for entry in entries)
+    runs = dict.fromkeys(run for panels in planned for run in runs_of(panels))
+    outcomes = run_all(Shelf(folder / "runs").jobs(runs), workers=2)
+    assert [o.error for o in outcomes if o.error] == []
+    return folder
+
+
+def made(out, name):
+    folder = out / name
+    numbers = json.loads((folder / "results.json").read_text())
+    assert numbers["entry"] == name
+    assert numbers["command"].startswith(f"aesam reproduce {name}")
+    assert "torch" in numbers["versions"]
+    assert escape(ENTRIES[name].shows) in (folder / "report.html").read_text()
+    return folder, numbers
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_an_entry_of_training_runs_is_made_from_them(name, out, capsys):
+    code, told = aesam("reproduce", name, *TINY, "--out", out, capsys=capsys)
+    assert code == 0, told
+    folder, numbers = made(out, name)
+    assert {p.stem for p in folder.glob("*.svg")} == FIGURES[name]
+    assert numbers["findings"]
+    assert numbers["seeds"] == [0, 1]
+    for sentence in numbers["findings"]:
+        assert sentence in told
+
+
+def test_entries_share_their_runs_and_never_run_one_again(out, capsys):
+    assert aesam("reproduce", "fig-squared-norm", *TINY, "--out", out) == 0
+    code, told = aesam("reproduce", "fig-variance", *TINY, "--out", out, capsys=capsys)
+    assert code == 0
+    assert "12 of 12 runs were finished before" in told
+    assert "[1/" not in told
+
+
+def test_published_runs_are_a_cache_without_machine_paths(out, tmp_path, capsys):
+    words = ("reproduce", "table-looksam-k", *TINY)
+    results, kept = tmp_path / "results", tmp_path / "results/runs"
+    code = aesam(*words, "--out", out, "--publish", results, "--publish-runs", kept, "--quiet")
+    assert code == 0
+    names = {p.name for p in kept.rglob("*") if p.is_file()}
+    assert names == {"config.json", "metrics.jsonl", "summary.json"}
+    assert len(list(kept.rglob("summary.json"))) == 8
+    for path in kept.rglob("*.json*"):
+        assert str(out) not in path.read_text()
+        assert path.stat().st_size < 300_000
+    assert {p.suffix for p in (tmp_path / "results/table-looksam-k").iterdir()} == {
+        ".json", ".svg", ".txt",
+    }  # fmt: skip
+    code, told = aesam(*words, "--out", tmp_path / "new", "--cache", kept, capsys=capsys)
+    assert code == 0
+    assert "8 of 8 runs were finished before" in told
+    assert not (tmp_path / "new" / "runs").exists()
+    first, again = (
+        json.loads((folder / "table-looksam-k/results.json").read_text())
+        for folder in (out, tmp_path / "new")
+    )
+    assert first["tables"] == again["tables"]
+
+
+def test_normality_is_tested_on_400_batches(tmp_path, capsys):
+    words = ("reproduce", "fig-normality", "--epochs", 1, "--out", tmp_path)
+    code, _ = aesam(*words, capsys=capsys)
+    assert code == 0
+    folder, numbers = made(tmp_path, "fig-normality")
+    assert [len(sample["norms"]) for sample in numbers["samples"]] == [400] * 3
+    assert len(list(folder.glob("*.svg"))) == 6
+
+
+def test_cost_is_timed_alone_and_with_two_processes(tmp_path, capsys):
+    code, told = aesam("reproduce", "cost", "--epochs", 1, "--out", tmp_path, capsys=capsys)
+    assert code == 0, told
+    _, numbers = made(tmp_path, "cost")
+    assert set(numbers["rows"]) == set(numbers["seconds"]["two"])
+    assert numbers["rows"]["erm"]["alone"] == numbers["rows"]["erm"]["two"] == 1.0
+    assert numbers["rows"]["sam"]["percent_sam"] == 100.0
+    assert "ESAM" in numbers["findings"][0]
+
+
+def test_theorem_is_computed(tmp_path, capsys):
+    code, told = aesam("reproduce", "theorem", "--out", tmp_path, capsys=capsys)
+    assert code == 0
+    folder, _ = made(tmp_path, "theorem")
+    assert list(folder.glob("*.svg"))
+    assert "0.92" in told
+
+
+def test_the_best_of_the_search_is_taken_and_controls_follow_their_model(out, tmp_path):
+    """From finished runs of a search, here copies of one run with other settings and accuracies."""
+    bench = benches.imagenet(Options(epochs=1))[0].with_settings({"looksam": {"rho": 0.05}})
+    some = next((out / "runs").rglob("summary.json")).parent
+    shelf = Shelf(tmp_path)
+    for name, best in (("looksam", 0.9), ("ae-looksam", 0.3)):
+        for job in shelf.jobs(tuning.grid(bench, name)):
+            shutil.copytree(some, job.folder)
+            RunFolder(job.folder).begin(job.run)
+            summary = json.loads((some / "summary.json").read_text())
+            accuracy = 50.0 if job.run.method.alpha == best and job.run.method.rho == 0.05 else 40.0
+            summary |= {"validation_accuracy": accuracy, "test_accuracy": None}
+            (job.folder / "summary.json").write_text(json.dumps(summary))
+            assert from_dict(json.loads((job.folder / "config.json").read_text())) == job.run
+    chosen = tuning.chosen(bench, ["erm", "looksam", "ae-looksam"], shelf.find)
+    assert chosen.run("looksam", 0).method.alpha == 0.9
+    assert chosen.run("ae-looksam", 0).method.alpha == 0.3
+    assert chosen.run("inverted-looksam", 0).method.alpha == 0.3
+    assert chosen.run("matched-looksam", 0).method.rho == 0.05
+
+
+def test_the_list_names_every_entry_and_what_it_needs(capsys):
+    code, told = aesam("reproduce", "--list", capsys=capsys)
+    assert code == 0
+    for entry in ENTRIES.values():
+        assert entry.name in told
+        assert entry.needs["small"].split(",")[0] in told.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "table-cifar"),
+        (("table-cifr",), "table-cifar"),
+        (("table-cifar", "--preset", "big"), "paper"),
+        (("table-noise", "--data", "cifar10", "--root", "nowhere"), "aesam data cifar10"),
+        (("table-noise", "--noise", "1.5"), "noise"),
+        (("table-imagenet", "--preset", "paper", "--no-tune", "--root", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_input_is_refused_in_words(words, said, tmp_path, capsys):
+    code, told = aesam("reproduce", *words, "--out", tmp_path, capsys=capsys)
+    assert code == 2
+    assert said in told
+    assert "Traceback" not in told

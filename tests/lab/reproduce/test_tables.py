@@ -1,0 +1,109 @@
+"""Tables from finished runs: grouping, marks, the paper beside, and the claims judged."""
+
+from pathlib import Path
+
+import pytest
+from lab.fixtures_report import config_of
+from scipy import stats
+
+from aesam.lab.report import FinishedRun, label_of
+from aesam.lab.report.comparison import comparison_of
+from aesam.lab.reproduce import claims, sheet, tables
+from aesam.lab.reproduce.claims import Claim
+from aesam.lab.reproduce.plan import Panel
+from aesam.lab.reproduce.sheet import Line, Sheet
+
+ACCURACIES = {
+    "erm": (45.0, 46.0, 44.0),
+    "sam": (64.0, 66.0, 65.0),
+    "ss-sam": (47.0, 48.0, 49.0),
+    "ae-sam": (50.0, 52.0, 51.0),
+    "looksam": (75.0, 74.0, 76.0),
+    "ae-looksam": (75.5, 73.0, 76.0),
+}
+SHARES = dict(zip(ACCURACIES, (0.0, 100.0, 50.0, 49.0, 50.0, 51.0), strict=True))
+
+
+def finished(tmp_path, method, seed, accuracy):
+    summary = {
+        "test_accuracy": accuracy, "train_accuracy": 80.0, "percent_sam": SHARES[method],
+        "steps": 100, "gradients": 100 + SHARES[method], "seconds": 10.0 + SHARES[method] / 10,
+    }  # fmt: skip
+    return FinishedRun(tmp_path / f"{method}{seed}", config_of(method, seed), [], summary)
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    named = [
+        (label_of(m), [finished(tmp_path, m, s, a) for s, a in enumerate(values)])
+        for m, values in ACCURACIES.items()
+    ]
+    return comparison_of("digits-cnn on digits, 60 % label noise", config_of("erm"), named)
+
+
+def test_the_table_is_grouped_marked_and_beside_the_paper(comparison):
+    panel = Panel(
+        comparison.title,
+        (),
+        {"model": "resnet18", "dataset": "cifar10", "noise": 0.6},
+        "label-noise",
+    )
+    text = sheet.as_text(tables.sheet_of(panel, comparison))
+    golden = (Path(__file__).parent / "golden_table.txt").read_text()
+    assert text.startswith(golden)
+    assert "n = 3 seeds (0, 1, 2)" in text
+    assert "Paper: resnet18 on cifar10" in text.replace("\n", " ")
+
+
+def test_verdicts_are_the_paired_tests_of_the_seeds(comparison):
+    found = {
+        (v.claim.better, v.claim.worse): v for v in claims.judge(comparison, claims.TABLE_NOISE)
+    }
+    verdict = found["AE-LookSAM", "SS-SAM"]
+    expected = stats.ttest_rel(ACCURACIES["ae-looksam"], ACCURACIES["ss-sam"])
+    assert verdict.p_value == pytest.approx(expected.pvalue, rel=1e-12)
+    assert verdict.word == "holds here"
+    assert verdict.n == 3
+    assert found["AE-LookSAM", "LookSAM"].word == "not seen here"
+    assert found["AE-LookSAM", "SAM"].word == "better here"
+    assert ("AE-LookSAM", "ESAM") not in found
+
+
+@pytest.mark.parametrize(
+    ("claim", "word"),
+    [
+        (Claim("sam", "looksam"), "disagrees"),
+        (Claim("sam", "looksam", comparable=True), "disagrees: worse here"),
+        (Claim("looksam", "ae-looksam", comparable=True), "no difference found"),
+        (Claim("looksam", "ae-looksam"), "same direction, not significant"),
+    ],
+)
+def test_disagreement_is_said_as_it_is(comparison, claim, word):
+    (verdict,) = claims.judge(comparison, [claim])
+    assert verdict.word == word
+    assert word in verdict.sentence()
+
+
+def test_signs_are_signs_and_names_keep_their_hyphens(comparison):
+    (verdict,) = claims.judge(comparison, [Claim("ae-looksam", "looksam")])
+    assert "AE-LookSAM more accurate than LookSAM" in verdict.sentence()
+    assert "−0.17 points" in verdict.sentence()
+
+
+def test_a_control_is_tested_against_what_it_controls(tmp_path, comparison):
+    SHARES["matched-looksam"] = 50.0
+    own = [finished(tmp_path, "matched-looksam", s, 60.0 + s * s) for s in range(3)]
+    rows = [(row.label, list(row.runs)) for row in comparison.rows]
+    more = comparison_of("with control", config_of("erm"), [*rows, ("matched coin", own)])
+    row = next(row for row in more.rows if row.label == "matched coin")
+    assert row.against_baseline.label == "AE-LookSAM"
+    (verdict,) = [v for v in claims.judge(more, claims.CONTROLS) if "geometry" in v.sentence()]
+    assert verdict.claim.worse == "matched coin"
+
+
+def test_html_escapes_and_marks():
+    lines = (Line(("<b>", "12.00 ± 1"), best=True, best_in_group=True), Line(("x", "1.00")))
+    page = sheet.as_html(Sheet("A & B", ("name", "here: accuracy"), (lines,), "c"))
+    assert "&lt;b&gt;" in page
+    assert "A &amp; B" in page
+    assert '<span class="overall group">12.00</span> ± 1' in page
