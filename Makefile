@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test quick check format bench bench-lab evidence evidence-cifar browser clean
+.PHONY: help setup demo test test-ray quick check format bench bench-lab evidence evidence-cifar browser clean
 
 help:  ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ demo: .venv/lab  ## compare the paper's seven methods on handwritten digits, and
 
 test: .venv/ready browser  ## run all tests
 	$(BIN)/pytest -n 2
+
+test-ray: .venv/ready  ## run the tests of the Ray engine, which needs 240 MB more
+	$(INSTALL) -e '.[dev,ray]'
+	$(BIN)/pytest cluster_tests
 
 quick: .venv/ready  ## run the tests worth running every minute
 	$(BIN)/pytest -n 2 -m "not slow"
