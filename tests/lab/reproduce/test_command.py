@@ -98,6 +98,21 @@ def test_published_runs_are_a_cache_without_machine_paths(out, tmp_path, capsys)
     assert first["tables"] == again["tables"]
 
 
+def test_what_is_finished_can_be_shown_without_training(out, tmp_path, capsys):
+    """A table of some runs only: no row for what is missing, and no test on one seed."""
+    words = ("reproduce", "table-noise", "--epochs", 1, "--seeds", 0, "--noise", 0.6, "--no-train")
+    gone = [p for p in (out / "runs").rglob("esam-*") if "noise0.6" in str(p)]
+    kept = tmp_path / "runs"
+    shutil.copytree(out / "runs", kept, ignore=lambda _, names: {p.name for p in gone} & set(names))
+    code, told = aesam(*words, "--out", tmp_path, capsys=capsys)
+    assert code == 0
+    assert "n = 1 run of each" in told.replace("\n", " ")
+    assert "SS-SAM" in told
+    assert "\nESAM" not in told
+    assert not list(kept.rglob("esam-*"))
+    assert json.loads((tmp_path / "table-noise/results.json").read_text())["findings"] == []
+
+
 def test_normality_is_tested_on_400_batches(tmp_path, capsys):
     words = ("reproduce", "fig-normality", "--epochs", 1, "--out", tmp_path)
     code, _ = aesam(*words, capsys=capsys)

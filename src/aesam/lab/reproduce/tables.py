@@ -132,9 +132,11 @@ def paper_of(panel: Panel, row: MethodRow) -> paper_numbers.PaperNumber | None:
 
 def _caption(panel: Panel, comparison: Comparison) -> str:
     seeds = comparison.seeds
+    over = f"mean ± standard deviation over n = {len(seeds)} seeds"
+    over = over if len(seeds) > 1 else "n = 1 run of each, so nothing can be tested; seed"
     here = (
-        f"Here: {panel.title}, {comparison.measured_on} accuracy, mean ± standard deviation over "
-        f"n = {len(seeds)} seeds ({wording.whole_numbers(seeds)}), percentile bootstrap intervals"
+        f"Here: {panel.title}, {comparison.measured_on} accuracy, {over} "
+        f"({wording.whole_numbers(seeds)}), percentile bootstrap intervals"
     )
     gone = "; ".join(missing(comparison))
     paper = f"Paper: {panel.paper['model']} on {panel.paper['dataset']}"
