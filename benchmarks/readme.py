@@ -72,8 +72,9 @@ def noise(name: str) -> str:
     found = read(f"{name}/results.json")
     (place,) = [i for i, p in enumerate(found["paper"]) if p["of"]["noise"] == 0.6]
     comparison, paper = found["comparisons"][place], found["paper"][place]["rows"]
-    heads = ["method", "n", f"here: {comparison['measured_on']} accuracy, %", "95 % interval"]
+    heads = ["method", "n", f"here: {comparison['measured_on']} accuracy, %", "bootstrap interval"]
     rows = _head(*heads, "% SAM", "gradients per step", "paper: accuracy, %")
+    tested = min(row["n"] for row in comparison["rows"]) > 1  # one seed has no winner
     for row in comparison["rows"]:
         std, interval = row["accuracy"]["std"], row["accuracy"]["interval_95"]
         shown = f"{row['accuracy']['mean']:.1f}" + ("" if std is None else f" ± {std:.1f}")
@@ -81,7 +82,7 @@ def noise(name: str) -> str:
         cells = [
             row["label"],
             str(row["n"]),
-            f"**{shown}**" if row["best_overall"] else shown,
+            f"**{shown}**" if row["best_overall"] and tested else shown,
             "–" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}",
             f"{row['percent_sam']['mean']:.0f}",
             f"{row['gradients_per_step']:.2f}",

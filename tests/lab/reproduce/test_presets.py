@@ -128,8 +128,12 @@ def test_the_search_is_the_paper_s_grid_on_a_tenth():
     assert len(grid) == 24
     assert {r.data.holdout for r in grid} == {0.1}
     assert len(tuning.grids(bench, ["erm", "erm-long", "sam", "matched-sam", "ae-sam"])) == 12
-    fixed = tuning.grid(benches.imagenet(PAPER)[0], "sam")
-    assert [r.method.rho for r in fixed] == [0.05]
+    imagenet = benches.imagenet(PAPER)[0]
+    assert [r.method.rho for r in tuning.grid(imagenet, "sam")] == [0.05]
+    assert tuning.grids(imagenet, ["sam", "ae-sam"]) == []  # nothing to choose
+    assert {r.method.rho for r in tuning.grid(benches.noisy(Options())[0], "sam")} == set(
+        tuning.RHOS
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tables from finished runs: grouping, marks, the paper beside, and the claims judged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,29 @@ def test_disagreement_is_said_as_it_is(comparison, claim, word):
     (verdict,) = claims.judge(comparison, [claim])
     assert verdict.word == word
     assert word in verdict.sentence()
+
+
+def test_equal_differences_are_no_proof(tmp_path):
+    named = [("SAM", "sam", 60.0), ("ERM", "erm", 59.72)]
+    rows = [(label, [finished(tmp_path, m, s, a) for s in range(2)]) for label, m, a in named]
+    same = comparison_of("two seeds", config_of("erm"), rows)
+    (verdict,) = claims.judge(same, [Claim("sam", "erm")])
+    assert verdict.word == claims.SAME
+
+
+def test_k_2_is_set_against_the_best_other_k(tmp_path):
+    def run(k, seed, accuracy):
+        config = config_of("looksam", seed)
+        config["method"] |= {"k": k}
+        return replace(finished(tmp_path, "looksam", seed, accuracy), config=config)
+
+    accuracies = {2: (80.0, 82.0, 84.0), 3: (70.0, 73.0, 72.0), 5: (60.0, 60.0, 61.0)}
+    rows = [(f"k = {k}", [run(k, s, a) for s, a in enumerate(v)]) for k, v in accuracies.items()]
+    (sentence,) = tables._best_k(comparison_of("place", config_of("erm"), rows))
+    p_value = stats.ttest_rel(accuracies[2], accuracies[3]).pvalue
+    assert "k = 2 more accurate than k = 3 → holds here (+10.33 points" in sentence
+    assert f"p = {p_value:.3f}, n = 3" in sentence
+    assert tables._best_k(comparison_of("place", config_of("erm"), rows[1:])) == []
 
 
 def test_signs_are_signs_and_names_keep_their_hyphens(comparison):

@@ -136,8 +136,8 @@ class Reproduce:
 
     def _end(self, entry: Entry, options: Options, result: Result) -> int:
         """Print and write what was found."""
-        other = options.is_small and options.data != "digits"
-        name = f"{entry.name}-{options.data}" if other else entry.name
+        kind = options.data if options.is_small else options.preset
+        name = entry.name if kind == "digits" else f"{entry.name}-{kind}"
         folder = self.out / name
         command = shlex.join(["aesam", *sys.argv[1:]])
         write(entry, options, result, folder, command)
@@ -158,7 +158,7 @@ def _print(entry: Entry, result: Result) -> None:
         say(result.text)
     for each in result.sheets:
         console.print(as_rich(each))
-    for sentence in result.findings:
+    for sentence in (*result.findings, *result.notes):
         say(f"- {sentence}")
 
 
@@ -169,6 +169,8 @@ def _methods(panels: list[Panel]) -> list[str]:
 def _copy(folder: Path, target: Path) -> None:
     """The page is left out: it can be made again from the rest."""
     target.mkdir(parents=True, exist_ok=True)
+    for old in target.glob("*.svg"):
+        old.unlink()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".txt", ".svg"):
             shutil.copyfile(path, target / path.name)

@@ -3,9 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aesam.lab.report import Comparison, MethodRow, bootstrap_interval, paired_t_test
+from aesam.lab.report import (
+    Comparison,
+    MethodRow,
+    PairedTest,
+    bootstrap_interval,
+    paired_t_test,
+    wording,
+)
 
 SIGNIFICANT = 0.05
+SAME = "every seed differs by the same, so nothing can be tested"
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,8 @@ class Verdict:
         low, high = self.interval
         return (
             f"{self.where}: {self._claimed()} → {self.word} ({_signed(self.difference)} points, "
-            f"95 % interval {_signed(low)} to {_signed(high)}, p = {self.p_value:.3f}, "
+            f"bootstrap {_signed(low)} to {_signed(high)}, "
+            f"{wording.p_statement(PairedTest(self.n, self.difference, self.p_value))}, "
             f"n = {self.n})."
         )
 
@@ -82,14 +91,19 @@ def judge(comparison: Comparison, claims: Sequence[Claim]) -> list[Verdict]:
 def _verdict(claim: Claim, rows: Mapping[str, MethodRow], where: str) -> Verdict | None:
     if claim.better not in rows or claim.worse not in rows:
         return None
-    ours, theirs = rows[claim.better], rows[claim.worse]
+    return compare_rows(rows[claim.better], rows[claim.worse], claim, where)
+
+
+def compare_rows(ours: MethodRow, theirs: MethodRow, claim: Claim, where: str) -> Verdict | None:
+    """The verdict on two rows; None with fewer than two seeds in common."""
     test = paired_t_test(ours.accuracies, theirs.accuracies)
     seeds = sorted(ours.accuracies.keys() & theirs.accuracies.keys())
     interval = bootstrap_interval([ours.accuracies[s] - theirs.accuracies[s] for s in seeds])
     if test is None or interval is None:
         return None
     named = Claim(ours.label, theirs.label, claim.comparable, claim.by)
-    word = _word(claim, test.difference, test.p_value)
+    # Equal differences at every seed are chance on a small test set: no spread to test against.
+    word = _word(claim, test.difference, test.p_value) if test.p_value > 0.0 else SAME
     return Verdict(named, where, test.n, test.difference, interval, test.p_value, word)
 
 

@@ -3,7 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 
-from aesam.lab.report import Comparison, MethodRow, label_of
+from aesam.lab.report import (
+    Comparison,
+    FinishedRun,
+    MethodRow,
+    label_of,
+    paired_t_test,
+    wording,
+)
 from aesam.lab.report.curves import curves, over_epochs
 from aesam.lab.report.figures import Drawing
 from aesam.lab.reproduce.benches import Bench, Options
@@ -86,9 +93,12 @@ def _short(value: float) -> float | None:
 
 def _end(row: MethodRow, quantity: str) -> float:
     """The mean over the last tenth of the epochs: single epochs jump."""
-    means = over_epochs(row.runs, quantity)[1]
-    tail = means[-max(1, len(means) // 10) :]
-    return float(tail.mean())
+    return _end_of(row.runs, quantity)
+
+
+def _end_of(runs: Sequence[FinishedRun], quantity: str) -> float:
+    means = over_epochs(runs, quantity)[1]
+    return float(means[-max(1, len(means) // 10) :].mean())
 
 
 def _lower(comparison: Comparison, quantity: str) -> str:
@@ -96,10 +106,15 @@ def _lower(comparison: Comparison, quantity: str) -> str:
     if not {"sam", "erm"} <= ends.keys():
         return f"{comparison.title}: not all runs are there."
     sam, erm = ends["sam"], ends["erm"]
-    word = "holds here" if sam < erm else "does not hold here"
+    rows = {row.method: row for row in comparison.rows}
+    by_seed = {m: {r.seed: _end_of([r], quantity) for r in rows[m].runs} for m in ("sam", "erm")}
+    test = paired_t_test(by_seed["sam"], by_seed["erm"])
+    word = "smaller" if sam < erm else "larger"
+    certain = f"{wording.p_statement(test)}, n = {test.n}" if test else "one seed, nothing tested"
     return (
-        f"{comparison.title}: “SAM is smaller than ERM” {word} at the end of training "
-        f"({label_of('sam')} {sam:.3g}, {label_of('erm')} {erm:.3g}; last tenth of the epochs)."
+        f"{comparison.title}: “SAM is smaller than ERM”: it is {word} at the end of training "
+        f"({label_of('sam')} {sam:.3g}, {label_of('erm')} {erm:.3g}, mean of the last tenth of the "
+        f"epochs; paired t-test: {certain})."
     )
 
 

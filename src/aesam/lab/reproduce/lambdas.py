@@ -124,13 +124,13 @@ def _monotone(comparison: Comparison) -> str:
     """Whether a larger λ1 always means less SAM, as the paper says."""
     shares = {_pair(row): row.percent_sam.mean for row in comparison.rows}
     rises = [
-        f"({low:g} → {after:g}, {high:g})"
+        f"{low:g} → {after:g} with λ2 = {high:g}".replace("-", "−")
         for (low, high), share in shares.items()
         for (after, same), other in shares.items()
-        if same == high and after == low + 1 and other > share + 0.5
+        if same == high and after == low + 1 and other >= share
     ]
     best = max(comparison.rows, key=lambda row: row.accuracy.mean)
-    claim = "holds here" if not rises else f"does not hold here for {', '.join(rises)}"
+    claim = "holds here" if not rises else f"does not hold here for λ1 of {', '.join(rises)}"
     return (
         f"{comparison.title}: “increasing λ1 reduces the share of SAM” {claim}; the most accurate "
         f"is {best.label} with {best.percent_sam.mean:.0f} % SAM."

@@ -30,6 +30,7 @@ class Panel:
     rows: tuple[Row, ...]
     paper: Mapping[str, Any] = field(default_factory=dict[str, Any])
     table: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def runs_of(panels: Iterable[Panel]) -> list[Run]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from aesam.lab import config, files
 from aesam.lab.config import Run
-from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
 
@@ -23,20 +22,13 @@ class Shelf:
         """The folder of this run if it is finished anywhere."""
         for place in self._places:
             folder = folder_of(run, place)
-            if _is_finished(folder, run):
+            if Job(run, folder).is_finished:
                 return folder
         return None
 
     def jobs(self, runs: Iterable[Run]) -> list[Job]:
         """The runs with their folders; those in a cache keep theirs and are never run again."""
         return [Job(run, self.find(run) or folder_of(run, self._out)) for run in runs]
-
-
-def _is_finished(folder: Path, run: Run) -> bool:
-    try:
-        return RunFolder(folder).is_finished(run)
-    except UsageError:  # a damaged folder: the run itself will say so
-        return False
 
 
 def publish(run: Run, folder: Path, target: Path) -> Path:

@@ -25,7 +25,7 @@ from aesam.lab.splits import samples_of
 def take_turns(runs: Sequence[Run], turns: int) -> dict[str, dict[str, list[float]]]:
     """Seconds of each epoch of each method, and the share of its steps that used SAM."""
     accelerator = accelerator_for(runs[0].training)
-    methods = {run.method.name: _epochs(run, accelerator) for run in runs}
+    methods = {run.method.name: _epochs(run, accelerator, turns + 1) for run in runs}
     found: dict[str, dict[str, list[float]]] = {
         name: {"seconds": [], "share_of_sam": []} for name in methods
     }
@@ -39,7 +39,8 @@ def take_turns(runs: Sequence[Run], turns: int) -> dict[str, dict[str, list[floa
     return found
 
 
-def _epochs(run: Run, accelerator: Any) -> Iterator[tuple[float, float]]:
+def _epochs(run: Run, accelerator: Any, total: int) -> Iterator[tuple[float, float]]:
+    """Epochs of a training of so many: the adaptive threshold falls from λ2 to λ1 within them."""
     samples = samples_of(run)
     batches = data.batches_of(
         samples.train,
@@ -53,8 +54,8 @@ def _epochs(run: Run, accelerator: Any) -> Iterator[tuple[float, float]]:
         channels_last=run.training.channels_last,
         workers=run.training.workers,
     )
-    long = replace(run, training=replace(run.training, epochs=1000))
-    engine = Engine(long, samples.data_set, len(batches), accelerator)
+    whole = replace(run, training=replace(run.training, epochs=total))
+    engine = Engine(whole, samples.data_set, len(batches), accelerator)
     passes, epoch = Passes(engine, run.training), 0
     while True:
         begin, used = time.perf_counter(), 0

@@ -36,6 +36,8 @@ def write(entry: Entry, options: Options, result: Result, folder: Path, command:
     )
     files.write_text(folder / "results.json", data + "\n")
     files.write_text(folder / "table.txt", text_of(entry, result))
+    for old in folder.glob("*.svg"):  # of an earlier, wider table
+        old.unlink()
     for drawing in result.drawings:
         files.write_text(folder / f"{drawing.name}.svg", drawing.svg + "\n")
     files.write_text(folder / "report.html", page)
@@ -46,9 +48,9 @@ def numbers_of(entry: Entry, options: Options, result: Result, command: str) -> 
     return {
         "command": command,
         "entry": entry.name,
-        "paper": entry.paper,
+        "of": entry.paper,
         "preset": options.preset,
-        "n": len(result.runs),
+        "runs": len(result.runs),
         "seeds": sorted({run.seed for run in result.runs}),
         "versions": versions_of(result.runs) or versions(),
         "machine": f"{platform.system()} {platform.machine()}",
