@@ -109,6 +109,7 @@ def test_what_is_finished_can_be_shown_without_training(out, tmp_path, capsys):
     assert "n = 1 run of each" in told.replace("\n", " ")
     assert "SS-SAM" in told
     assert "\nESAM" not in told
+    assert "best of all" not in told
     assert not list(kept.glob("*/noise0.6/esam-*"))
     assert json.loads((tmp_path / "table-noise/results.json").read_text())["findings"] == []
 

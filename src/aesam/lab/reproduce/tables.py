@@ -113,13 +113,14 @@ def _drawings(comparisons: Sequence[Comparison]) -> list[Any]:
 
 def sheet_of(panel: Panel, comparison: Comparison) -> Sheet:
     """One panel as a table, ours beside the paper's."""
+    several = all(row.n > 1 for row in comparison.rows)  # one seed has no winner
     groups = tuple(
-        tuple(_line(panel, row) for row in group) for group in comparison.groups if group
+        tuple(_line(panel, row, several) for row in group) for group in comparison.groups if group
     )
     return Sheet(panel.title, COLUMNS, groups, _caption(panel, comparison))
 
 
-def _line(panel: Panel, row: MethodRow) -> Line:
+def _line(panel: Panel, row: MethodRow, marks: bool) -> Line:
     paper = paper_of(panel, row)
     interval = row.accuracy.interval
     cells = (
@@ -133,7 +134,7 @@ def _line(panel: Panel, row: MethodRow) -> Line:
         paper.shown() if paper else wording.NOTHING,
         f"{paper.percent_sam:.1f}" if paper else wording.NOTHING,
     )
-    return Line(cells, row.best_overall, row.best_in_group)
+    return Line(cells, marks and row.best_overall, marks and row.best_in_group)
 
 
 def paper_of(panel: Panel, row: MethodRow) -> paper_numbers.PaperNumber | None:
