@@ -10,12 +10,10 @@ from html import escape
 
 from aesam.lab.report import tables, wording
 from aesam.lab.report.comparison import Comparison, MethodRow
-from aesam.lab.report.page_style import CSS
+from aesam.lab.report.document import document
 from aesam.lab.report.page_tables import comparison_table, key, runs_table, settings_table
 from aesam.lab.report.results import versions_of
 from aesam.lab.report.runs import FinishedRun
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def html_report(
@@ -28,28 +26,14 @@ def html_report(
 ) -> str:
     """The report as the text of one HTML file."""
     sections = "\n".join(_comparison(c, f"c{i}") for i, c in enumerate(comparisons, 1))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(title)}</title>
-<style>{CSS}</style>
-</head>
-<body>
-<main>
-<header>
+    body = f"""<header>
 <h1>{escape(title)}</h1>
 <p class="lede">{escape(_lede(runs))}</p>
 {_contents(comparisons)}
 </header>
 {sections}
-{_how_made(comparisons, runs, command, notes)}
-</main>
-</body>
-</html>
-"""
+{_how_made(comparisons, runs, command, notes)}"""
+    return document(title, body)
 
 
 def _lede(runs: Sequence[FinishedRun]) -> str:

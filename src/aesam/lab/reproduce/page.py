@@ -4,9 +4,8 @@ import re
 from collections.abc import Sequence
 from html import escape
 
+from aesam.lab.report.document import document
 from aesam.lab.report.figures import Drawing
-from aesam.lab.report.page import POLICY
-from aesam.lab.report.page_style import CSS
 from aesam.lab.report.results import versions_of
 from aesam.lab.reproduce.paper_numbers import SOURCE
 from aesam.lab.reproduce.results import Result
@@ -17,18 +16,7 @@ def page_of(title: str, lede: str, result: Result, command: str) -> str:
     """The text of the HTML file."""
     tables = "\n".join(as_html(sheet) for sheet in result.sheets)
     plain = f"<pre>{escape(result.text)}</pre>" if result.text else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{escape(title)}</title>
-<style>{CSS}</style>
-</head>
-<body>
-<main>
-<header>
+    body = f"""<header>
 <h1>{escape(title)}</h1>
 <p class="lede">{escape(lede)}</p>
 </header>
@@ -41,11 +29,8 @@ def page_of(title: str, lede: str, result: Result, command: str) -> str:
 <pre><code>{escape(command)}</code></pre>
 <p class="soft">{escape(_versions(result))} The paper: {escape(SOURCE)}.</p>
 {_list("Notes", result.notes)}
-</section>
-</main>
-</body>
-</html>
-"""
+</section>"""
+    return document(title, body)
 
 
 def _versions(result: Result) -> str:
