@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from aesam.lab.cli import main
+from aesam.lab.reporters import Silent
 
 MODULE = [sys.executable, "-m", "aesam.lab.cli"]
 
@@ -33,6 +35,19 @@ def start(*words, cwd=None, env=None, **options):
         [*MODULE, *map(str, words)], cwd=cwd, env=environment, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, **options,
     )  # fmt: skip
+
+
+class StopsAt(Silent):
+    """Asks for a stop, as a signal would, when so many steps are done."""
+
+    every = 0.0
+
+    def __init__(self, step):
+        self._step = step
+
+    def step(self, done, epoch, loss, percent_sam):
+        if done == self._step:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def metrics_of(folder):

@@ -61,7 +61,7 @@ def tiny() -> TheoryResult:
 
 @pytest.fixture(scope="module")
 def drawn(tiny):
-    return tiny.figures()
+    return {drawing.name: drawing.svg for drawing in tiny.figures()}
 
 
 # Problems: the constants are what they are said to be ---------------------------------------------
@@ -342,6 +342,13 @@ def test_figures_are_svg_with_labelled_axes(drawn):
     assert "radius ρβ" in shown["theory-lemmas"]
     assert "−5.3" in shown["theory-counter-example"]
     assert all("mathdefault" not in text for text in shown.values())
+
+
+def test_figures_have_headings_and_captions(tiny):
+    headings = [drawing.heading for drawing in tiny.figures()]
+    assert "Full-batch theorem: least squares" in headings
+    assert len(set(headings)) == len(headings)
+    assert all(drawing.caption.endswith(".") for drawing in tiny.figures())
 
 
 def test_figures_have_the_methods_colours(drawn):

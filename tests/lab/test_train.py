@@ -1,7 +1,6 @@
 """``aesam train``: one run, stopped anywhere and gone on with."""
 
 import json
-import os
 import resource
 import signal
 from dataclasses import replace
@@ -9,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.commands import SMALL, aesam, metrics_of, start, summary_of
+from lab.commands import SMALL, StopsAt, aesam, metrics_of, start, summary_of
 
 from aesam.lab import checkpoints, config, recipes, training
 from aesam.lab.config import Method, Run, config_hash
 from aesam.lab.folders import RunFolder
 from aesam.lab.interrupts import Stopped
 from aesam.lab.methods import NAMES, fill
-from aesam.lab.reporters import Silent
 
 pytestmark = pytest.mark.slow
 KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "seconds", "versions"}
@@ -160,19 +158,6 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 
 
 # Stopping and going on ----------------------------------------------------------------------------
-
-
-class StopsAt(Silent):
-    """Asks for a stop, as a signal would, when so many steps are done."""
-
-    every = 0.0
-
-    def __init__(self, step):
-        self._step = step
-
-    def step(self, done, epoch, loss, percent_sam):
-        if done == self._step:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("method", NAMES)

@@ -136,6 +136,29 @@ def test_the_search_is_the_paper_s_grid_on_a_tenth():
     )
 
 
+def test_only_what_is_shown_is_searched():
+    def searched(name):
+        entry = ENTRIES[name]
+        return [
+            (bench.base.model.name, bench.noise, set(names))
+            for bench, names in entry.searched(PAPER, entry.benches(PAPER))
+        ]
+
+    assert searched("table-looksam-k") == [
+        ("resnet18", noise, {"looksam"}) for noise in (0.2, 0.4, 0.6, 0.8)
+    ]
+    assert {(noise, *names) for _, noise, names in searched("fig-lambda")} == {
+        (0.0, "ae-sam"), (0.8, "ae-looksam"),
+    }  # fmt: skip
+
+
+def test_an_unfinished_search_is_said_to_be_one():
+    bench = benches.cifar(PAPER)[0]
+    chosen = tuning.chosen(bench, ["erm", "sam"], lambda run: None)
+    assert "the search is not finished: 0 of its 6 runs are" in chosen.how_chosen
+    assert "not finished" not in tuning.chosen(bench, ["erm"], lambda run: None).how_chosen
+
+
 @pytest.mark.parametrize(
     ("table", "where", "shown", "share"),
     [

@@ -1,10 +1,12 @@
 """Tables from finished runs: grouping, marks, the paper beside, and the claims judged."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lab.fixtures_report import config_of
+from rich.console import Console
 from scipy import stats
 
 from aesam.lab.report import FinishedRun, label_of
@@ -23,6 +25,7 @@ ACCURACIES = {
     "ae-looksam": (75.5, 73.0, 76.0),
 }
 SHARES = dict(zip(ACCURACIES, (0.0, 100.0, 50.0, 49.0, 50.0, 51.0), strict=True))
+SHARES |= {"matched-looksam": 50.0}
 
 
 def finished(tmp_path, method, seed, accuracy):
@@ -53,7 +56,7 @@ def test_the_table_is_grouped_marked_and_beside_the_paper(comparison):
     golden = (Path(__file__).parent / "golden_table.txt").read_text()
     assert text.startswith(golden)
     assert "n = 3 seeds (0, 1, 2)" in text
-    assert "Paper: resnet18 on cifar10" in text.replace("\n", " ")
+    assert "Paper: ResNet-18 on CIFAR-10" in text.replace("\n", " ")
 
 
 def test_verdicts_are_the_paired_tests_of_the_seeds(comparison):
@@ -62,9 +65,9 @@ def test_verdicts_are_the_paired_tests_of_the_seeds(comparison):
     }
     verdict = found["AE-LookSAM", "SS-SAM"]
     expected = stats.ttest_rel(ACCURACIES["ae-looksam"], ACCURACIES["ss-sam"])
-    assert verdict.p_value == pytest.approx(expected.pvalue, rel=1e-12)
+    assert verdict.test.p_value == pytest.approx(expected.pvalue, rel=1e-12)
     assert verdict.word == "holds here"
-    assert verdict.n == 3
+    assert verdict.test.n == 3
     assert found["AE-LookSAM", "LookSAM"].word == "not seen here"
     assert found["AE-LookSAM", "SAM"].word == "better here"
     assert ("AE-LookSAM", "ESAM") not in found
@@ -77,6 +80,9 @@ def test_verdicts_are_the_paired_tests_of_the_seeds(comparison):
         (Claim("sam", "looksam", comparable=True), "disagrees: worse here"),
         (Claim("looksam", "ae-looksam", comparable=True), "no difference found"),
         (Claim("looksam", "ae-looksam"), "same direction, not significant"),
+        (Claim("sam", "erm", by="why?"), "yes"),
+        (Claim("erm", "sam", by="why?"), "no, the other way round"),
+        (Claim("looksam", "ae-looksam", by="why?"), "cannot tell"),
     ],
 )
 def test_disagreement_is_said_as_it_is(comparison, claim, word):
@@ -91,6 +97,7 @@ def test_equal_differences_are_no_proof(tmp_path):
     same = comparison_of("two seeds", config_of("erm"), rows)
     (verdict,) = claims.judge(same, [Claim("sam", "erm")])
     assert verdict.word == claims.SAME
+    assert "p <" not in verdict.sentence()
 
 
 def test_k_2_is_set_against_the_best_other_k(tmp_path):
@@ -101,11 +108,15 @@ def test_k_2_is_set_against_the_best_other_k(tmp_path):
 
     accuracies = {2: (80.0, 82.0, 84.0), 3: (70.0, 73.0, 72.0), 5: (60.0, 60.0, 61.0)}
     rows = [(f"k = {k}", [run(k, s, a) for s, a in enumerate(v)]) for k, v in accuracies.items()]
-    (sentence,) = tables._best_k(comparison_of("place", config_of("erm"), rows))
+    (verdict,) = tables.best_k(comparison_of("place", config_of("erm"), rows))
+    sentence = verdict.sentence()
     p_value = stats.ttest_rel(accuracies[2], accuracies[3]).pvalue
-    assert "k = 2 more accurate than k = 3 → holds here (+10.33 points" in sentence
+    assert (
+        "k = 2 more accurate than k = 3 → holds here (82.00 against 71.67: +10.33 points"
+        in sentence
+    )
     assert f"p = {p_value:.3f}, n = 3" in sentence
-    assert tables._best_k(comparison_of("place", config_of("erm"), rows[1:])) == []
+    assert tables.best_k(comparison_of("place", config_of("erm"), rows[1:])) == []
 
 
 def test_signs_are_signs_and_names_keep_their_hyphens(comparison):
@@ -115,7 +126,6 @@ def test_signs_are_signs_and_names_keep_their_hyphens(comparison):
 
 
 def test_a_control_is_tested_against_what_it_controls(tmp_path, comparison):
-    SHARES["matched-looksam"] = 50.0
     own = [finished(tmp_path, "matched-looksam", s, 60.0 + s * s) for s in range(3)]
     rows = [(row.label, list(row.runs)) for row in comparison.rows]
     more = comparison_of("with control", config_of("erm"), [*rows, ("matched coin", own)])
@@ -123,6 +133,8 @@ def test_a_control_is_tested_against_what_it_controls(tmp_path, comparison):
     assert row.against_baseline.label == "AE-LookSAM"
     (verdict,) = [v for v in claims.judge(more, claims.CONTROLS) if "geometry" in v.sentence()]
     assert verdict.claim.worse == "matched coin"
+    expected = stats.ttest_rel(ACCURACIES["ae-looksam"], (60.0, 61.0, 64.0)).pvalue
+    assert verdict.word == ("yes" if expected < 0.05 else "cannot tell")
 
 
 def test_html_escapes_and_marks():
@@ -131,3 +143,22 @@ def test_html_escapes_and_marks():
     assert "&lt;b&gt;" in page
     assert "A &amp; B" in page
     assert '<span class="overall group">12.00</span> ± 1' in page
+
+
+WIDE = Sheet(
+    "T",
+    ("method", "accuracy", "spare one", "spare two"),
+    ((Line(("ERM", "12.00 ± 1.00", "x" * 30, "y" * 30)),),),
+    spare=("spare two", "spare one"),
+)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(120, [0, 1, 2, 3]), (70, [0, 1, 2]), (40, [0, 1])])
+def test_a_narrow_terminal_goes_without_spare_columns_and_says_so(width, shown):
+    assert sheet.fitting(WIDE, width) == shown
+    console = Console(width=width, file=io.StringIO())
+    console.print(sheet.as_rich(WIDE, width))
+    told = console.file.getvalue()
+    assert "12.00 ± 1.00" in told
+    assert max(map(len, told.splitlines())) <= width
+    assert ("did not fit" in told.replace("\n", " ")) == (len(shown) < 4)

@@ -18,7 +18,7 @@ from aesam.lab.grid import Outcome
 from aesam.lab.reproduce import tuning
 from aesam.lab.reproduce.benches import Options
 from aesam.lab.reproduce.entries import ENTRIES, Computed, Entry, Trained, entry_of
-from aesam.lab.reproduce.plan import Panel, runs_of
+from aesam.lab.reproduce.plan import runs_of
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.runner import Shelf, publish
 from aesam.lab.reproduce.sheet import as_rich
@@ -79,6 +79,7 @@ class Reproduce:
         if not self.name:
             raise UsageError(f"name what to reproduce: {', '.join(ENTRIES)} (see --list)")
         entry, options = entry_of(self.name), self._options()
+        entry.refuse_unknown(options)
         if isinstance(entry, Computed):
             return self._end(entry, options, self._compute(entry, options))
         if isinstance(entry, Trained):
@@ -100,27 +101,26 @@ class Reproduce:
     def _train(self, entry: Trained, options: Options) -> int:
         shelf = Shelf(self.out / "runs", [self.cache])
         found = entry.benches(options)
-        wanted = not options.is_small if options.tune is None else options.tune
-        if wanted:
-            names = _methods(entry.panels(options, found))
-            failed = self._finish(shelf, [r for b in found for r in tuning.grids(b, names)])
+        if not options.is_small if options.tune is None else options.tune:
+            searches = entry.searched(options, found)
+            grids = [run for bench, names in searches for run in tuning.grids(bench, names)]
+            failed = self._finish(shelf, grids)
             if failed:
                 return tell_failures(failed)
-            found = [tuning.chosen(bench, names, shelf.find) for bench in found]
+            found = [tuning.chosen(bench, names, shelf.find) for bench, names in searches]
         panels = entry.panels(options, found)
         failed = self._finish(shelf, runs_of(panels))
         self._end(entry, options, entry.show(panels, shelf.find))
-        if self.publish_runs is not None:
-            for run in runs_of(panels):
-                folder = shelf.find(run)
-                if folder is not None:
-                    publish(run, folder, self.publish_runs)
         return tell_failures(failed)
 
     def _finish(self, shelf: Shelf, runs: list[Run]) -> list[Outcome]:
         """Make the runs that are missing; those that failed twice come back."""
-        if not self.train:
-            return []
+        try:
+            return self._make(shelf, runs) if self.train else []
+        finally:  # an interrupted command has published what it finished
+            self._publish(shelf, runs)
+
+    def _make(self, shelf: Shelf, runs: list[Run]) -> list[Outcome]:
         jobs = shelf.jobs(runs)
         missing = [job for job in jobs if not job.is_finished]
         check_all(missing, self.engine, self.out)
@@ -129,7 +129,15 @@ class Reproduce:
         outcomes = finish(missing, self.jobs, self.engine, self.address, self.quiet)
         return [outcome for outcome in outcomes if outcome.error is not None]
 
+    def _publish(self, shelf: Shelf, runs: list[Run]) -> None:
+        for run in runs if self.publish_runs is not None else ():
+            folder = shelf.find(run)
+            if folder is not None and self.publish_runs is not None:
+                publish(run, folder, self.publish_runs)
+
     def _compute(self, entry: Computed, options: Options) -> Result:
+        if not self.train:
+            raise UsageError(f"{entry.name} is computed at once: there is nothing to show before")
         with Progress(console=console, disable=self.quiet or not console.is_terminal) as bar:
             task = bar.add_task(entry.name, total=None)
             return entry.make(options, lambda done, of: bar.update(task, completed=done, total=of))
@@ -157,13 +165,9 @@ def _print(entry: Entry, result: Result) -> None:
     if result.text:
         say(result.text)
     for each in result.sheets:
-        console.print(as_rich(each))
+        console.print(as_rich(each, console.width))
     for sentence in (*result.findings, *result.notes):
         say(f"- {sentence}")
-
-
-def _methods(panels: list[Panel]) -> list[str]:
-    return [row.runs[0].method.name for panel in panels for row in panel.rows]
 
 
 def _copy(folder: Path, target: Path) -> None:

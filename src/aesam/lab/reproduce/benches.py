@@ -16,6 +16,20 @@ PRESETS = ["small", "paper"]
 SMALL_DATA = ["digits", "cifar10"]
 LEVELS = (0.2, 0.4, 0.6, 0.8)
 
+#: As readers write them.
+MODELS = {
+    "digits-cnn": "Small CNN",
+    "mlp": "MLP",
+    "resnet8": "ResNet-8",
+    "resnet18": "ResNet-18",
+    "resnet32": "ResNet-32",
+    "resnet50": "ResNet-50",
+    "wrn-28-10": "WRN-28-10",
+    "pyramidnet-110": "PyramidNet-110",
+    "vit-s16": "ViT-S16",
+}
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+
 #: Whose radius and weight a control takes: those of what it controls.
 CONTROLLED = {
     "matched-sam": "ae-sam",
@@ -44,9 +58,14 @@ class Options:
             raise unknown("preset", self.preset, PRESETS)
         if self.data not in SMALL_DATA:
             raise unknown("data set of the small preset", self.data, SMALL_DATA)
+        if self.data != "digits" and not self.is_small:
+            raise UsageError(f"--data {self.data} is for the small preset; the paper's is fixed")
         for name in ("seeds", "noise"):
-            if getattr(self, name) == ():
-                raise UsageError(f"{name} must name at least one")
+            values = getattr(self, name)
+            if values == ():
+                raise UsageError(f"--{name} must name at least one")
+            if values is not None and len(set(values)) < len(values):
+                raise UsageError(f"--{name} names the same twice: {values}")
 
     @property
     def is_small(self) -> bool:
@@ -104,8 +123,7 @@ NOISE_SETTINGS: dict[str, dict[str, Any]] = {
 def cifar(options: Options) -> list[Bench]:
     """Table 1: clean CIFAR-10 and CIFAR-100."""
     if options.is_small:
-        few = 400 if options.data == "digits" else 2500
-        return _small(options, ("digits-cnn", "mlp"), subset=few)
+        return _small(options, ("digits-cnn", "mlp"), subset=400)
     models = ("resnet18", "wrn-28-10", "pyramidnet-110", "vit-s16")
     return [_paper_cifar(options, d, m) for d in ("cifar10", "cifar100") for m in models]
 
@@ -127,7 +145,11 @@ def imagenet(options: Options) -> list[Bench]:
     ]
 
 
-def noisy(options: Options, levels: Sequence[float] = LEVELS) -> list[Bench]:
+def noisy(
+    options: Options,
+    levels: Sequence[float] = LEVELS,
+    models: Sequence[str] = ("resnet18", "resnet32"),
+) -> list[Bench]:
     """Tables 3 and 4: label noise, a bench for each model and level."""
     if options.is_small:
         digits = options.data == "digits"
@@ -136,7 +158,7 @@ def noisy(options: Options, levels: Sequence[float] = LEVELS) -> list[Bench]:
         small = _small(options, ("digits-cnn",), subset=None)
         benches = [replace(b.with_settings(chosen), how_chosen=how) for b in small]
     else:
-        benches = [_paper_cifar(options, "cifar10", m) for m in ("resnet18", "resnet32")]
+        benches = [_paper_cifar(options, "cifar10", m) for m in models]
     return [_with_noise(b, noise) for b in benches for noise in options.noise or levels]
 
 
@@ -163,7 +185,7 @@ def _paper_cifar(options: Options, data: str, model: str) -> Bench:
     name, patch = ("vit-s", 4) if model == "vit-s16" else (model, None)
     base = Run(Data(data), Model(name, patch), training=Training(epochs=epochs))
     beta = 0.5 if model in ("wrn-28-10", "pyramidnet-110") else 0.6
-    title = f"{_MODELS[model]} on {_DATA[data]}"
+    title = f"{MODELS[model]} on {DATA[data]}"
     return Bench(title, _at(options, base), data, model, {"esam": {"beta": beta}})
 
 
@@ -175,7 +197,7 @@ def _small(options: Options, models: tuple[str, ...], subset: int | None) -> lis
     images = "" if subset is None else f" ({subset} images)"
     return [
         Bench(
-            f"{model} on digits{images}",
+            f"{MODELS[model]} on digits{images}",
             _at(options, replace(usual, data=data, model=Model(model))),
             "cifar10",
             "resnet18",
@@ -211,13 +233,3 @@ def _cifar_noise_settings() -> dict[str, dict[str, Any]]:
         name: {k: v for k, v in best.items() if k in known}
         for name, known in methods.SETTINGS.items()
     }
-
-
-_MODELS = {
-    "resnet18": "ResNet-18",
-    "resnet32": "ResNet-32",
-    "wrn-28-10": "WRN-28-10",
-    "pyramidnet-110": "PyramidNet-110",
-    "vit-s16": "ViT-S",
-}
-_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}

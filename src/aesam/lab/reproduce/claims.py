@@ -1,7 +1,11 @@
-"""What the paper says of its tables, held against our runs; disagreement is said as it is."""
+"""What the paper says of its tables and figures, held against our runs, by seed.
 
-from collections.abc import Mapping, Sequence
+Disagreement is said as it is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aesam.lab.report import (
     Comparison,
@@ -14,16 +18,38 @@ from aesam.lab.report import (
 
 SIGNIFICANT = 0.05
 SAME = "every seed differs by the same, so nothing can be tested"
+PAPER = "the paper"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of each run, and how two methods are compared by it."""
+
+    of: Callable[[MethodRow], Mapping[int, float]]  # by seed
+    better: str
+    same: str
+    unit: str = ""
+    digits: str = ".2f"
+    small_is_good: bool = False
+
+    def shown(self, value: float, sign: str = "") -> str:
+        return f"{value:{sign}{self.digits}}".replace("-", "−")
+
+
+ACCURACY = Quantity(lambda row: row.accuracies, "more accurate than", "as accurate as", "points")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """``better`` is more accurate than ``worse``, or as accurate if ``comparable``."""
+    """``better`` is better than ``worse``, or as good if ``comparable``.
+
+    ``by`` is who says so; what the paper does not say is a question of ours, and stands there.
+    """
 
     better: str
     worse: str
     comparable: bool = False
-    by: str = "the paper"
+    by: str = PAPER
 
 
 @dataclass(frozen=True)
@@ -31,30 +57,40 @@ class Verdict:
     """What our runs say of a claim, in numbers and in one sentence."""
 
     claim: Claim
+    quantity: Quantity
     where: str
-    n: int
-    difference: float
+    means: tuple[float, float]
+    test: PairedTest
     interval: tuple[float, float]
-    p_value: float
     word: str
 
     def sentence(self) -> str:
+        shown, (ours, theirs) = self.quantity.shown, self.means
         low, high = self.interval
+        unit = f" {self.quantity.unit}" if self.quantity.unit else ""
+        tested = f"{wording.p_statement(self.test)}, " if self.test.p_value > 0.0 else ""
         return (
-            f"{self.where}: {self._claimed()} → {self.word} ({_signed(self.difference)} points, "
-            f"bootstrap {_signed(low)} to {_signed(high)}, "
-            f"{wording.p_statement(PairedTest(self.n, self.difference, self.p_value))}, "
-            f"n = {self.n})."
+            f"{self.where}: {self._claimed()} → {self.word} ({shown(ours)} against "
+            f"{shown(theirs)}: {shown(self.test.difference, '+')}{unit}, bootstrap "
+            f"{shown(low, '+')} to {shown(high, '+')}, {tested}n = {self.test.n})."
         )
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "where": self.where,
+            "claim": self._claimed(),
+            "word": self.word,
+            "means": list(self.means),
+            "difference": self.test.difference,
+            "interval_95": list(self.interval),
+            "p_value": self.test.p_value,
+            "n": self.test.n,
+        }
+
     def _claimed(self) -> str:
-        relation = "as accurate as" if self.claim.comparable else "more accurate than"
-        asked = "" if self.claim.by == "the paper" else f" ({self.claim.by})"
+        relation = self.quantity.same if self.claim.comparable else self.quantity.better
+        asked = "" if self.claim.by == PAPER else f" ({self.claim.by})"
         return f"{self.claim.better} {relation} {self.claim.worse}{asked}"
-
-
-def _signed(number: float) -> str:
-    return f"{number:+.2f}".replace("-", "−")
 
 
 TABLE_CIFAR = (
@@ -81,38 +117,56 @@ CONTROLS = (
 )
 
 
-def judge(comparison: Comparison, claims: Sequence[Claim]) -> list[Verdict]:
+def judge(
+    comparison: Comparison, claims: Sequence[Claim], quantity: Quantity = ACCURACY
+) -> list[Verdict]:
     """A verdict on each claim whose methods are both there with two seeds or more in common."""
     rows = {row.method: row for row in comparison.rows}
-    found = (_verdict(claim, rows, comparison.title) for claim in claims)
+    found = (_verdict(claim, rows, comparison.title, quantity) for claim in claims)
     return [verdict for verdict in found if verdict is not None]
 
 
-def _verdict(claim: Claim, rows: Mapping[str, MethodRow], where: str) -> Verdict | None:
+def _verdict(
+    claim: Claim, rows: Mapping[str, MethodRow], where: str, quantity: Quantity
+) -> Verdict | None:
     if claim.better not in rows or claim.worse not in rows:
         return None
-    return compare_rows(rows[claim.better], rows[claim.worse], claim, where)
+    return compare_rows(rows[claim.better], rows[claim.worse], claim, where, quantity)
 
 
-def compare_rows(ours: MethodRow, theirs: MethodRow, claim: Claim, where: str) -> Verdict | None:
+def compare_rows(
+    ours: MethodRow,
+    theirs: MethodRow,
+    claim: Claim,
+    where: str,
+    quantity: Quantity = ACCURACY,
+) -> Verdict | None:
     """The verdict on two rows; None with fewer than two seeds in common."""
-    test = paired_t_test(ours.accuracies, theirs.accuracies)
-    seeds = sorted(ours.accuracies.keys() & theirs.accuracies.keys())
-    interval = bootstrap_interval([ours.accuracies[s] - theirs.accuracies[s] for s in seeds])
+    left, right = quantity.of(ours), quantity.of(theirs)
+    seeds = sorted(left.keys() & right.keys())
+    test = paired_t_test(left, right)
+    interval = bootstrap_interval([left[s] - right[s] for s in seeds])
     if test is None or interval is None:
         return None
+    means = (sum(left[s] for s in seeds) / len(seeds), sum(right[s] for s in seeds) / len(seeds))
     named = Claim(ours.label, theirs.label, claim.comparable, claim.by)
+    return Verdict(named, quantity, where, means, test, interval, _word(claim, test, quantity))
+
+
+def _word(claim: Claim, test: PairedTest, quantity: Quantity) -> str:
     # Equal differences at every seed are chance on a small test set: no spread to test against.
-    word = _word(claim, test.difference, test.p_value) if test.p_value > 0.0 else SAME
-    return Verdict(named, where, test.n, test.difference, interval, test.p_value, word)
-
-
-def _word(claim: Claim, difference: float, p_value: float) -> str:
-    certain = p_value < SIGNIFICANT
+    if test.p_value == 0.0:
+        return SAME
+    certain = test.p_value < SIGNIFICANT
+    good = test.difference < 0 if quantity.small_is_good else test.difference > 0
+    if claim.by != PAPER:
+        return "cannot tell" if not certain else "yes" if good else "no, the other way round"
     if claim.comparable:
-        if not certain:
-            return "no difference found"
-        return "better here" if difference > 0 else "disagrees: worse here"
-    if difference > 0:
+        return "no difference found" if not certain else _beyond(good)
+    if good:
         return "holds here" if certain else "same direction, not significant"
     return "disagrees" if certain else "not seen here"
+
+
+def _beyond(good: bool) -> str:
+    return "better here" if good else "disagrees: worse here"

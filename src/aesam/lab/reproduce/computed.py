@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from aesam.lab.report.figures import Drawing
 from aesam.lab.reproduce.benches import Options
 from aesam.lab.reproduce.cost import cost
 from aesam.lab.reproduce.results import Result
@@ -15,11 +14,4 @@ def theorem(options: Options, told: Callable[[int, int], None]) -> Result:
     from aesam.lab import theory
 
     found = theory.theorem(options.preset, told)
-    return Result(
-        drawings=[
-            Drawing(name, name.replace("-", " ").capitalize(), "", svg)
-            for name, svg in found.figures().items()
-        ],
-        data=found.as_json(),
-        text=found.text(),
-    )
+    return Result(drawings=found.figures(), data=found.as_json(), text=found.text())

@@ -3,17 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 
-from aesam.lab.report import (
-    Comparison,
-    FinishedRun,
-    MethodRow,
-    label_of,
-    paired_t_test,
-    wording,
-)
+from aesam.lab.report import Comparison, MethodRow
 from aesam.lab.report.curves import curves, over_epochs
 from aesam.lab.report.figures import Drawing
+from aesam.lab.reproduce import by_seed, claims
 from aesam.lab.reproduce.benches import Bench, Options
+from aesam.lab.reproduce.claims import Claim, Quantity
 from aesam.lab.reproduce.finished import Find, comparison_for
 from aesam.lab.reproduce.measured import measured_panel
 from aesam.lab.reproduce.plan import Panel, seeds_of
@@ -25,6 +20,7 @@ HEADINGS = {
     "full_squared_norm": "Squared norm of the full gradient",
     "train_loss": "Training loss",
 }
+VANISHED = 100.0  # how many times smaller counts as “converges to 0”
 HOW = (
     "After each epoch, on the training set without augmentation, in batches of the training's size "
     "with their own BatchNorm statistics: the mean of the batches' squared gradient norms, the "
@@ -43,18 +39,18 @@ def ae_sam_against_ss_sam(options: Options, found: Sequence[Bench]) -> list[Pane
 
 def show(panels: Sequence[Panel], find: Find, quantity: str) -> Result:
     """One curve of SAM and one of ERM on every panel, and which is lower at the end."""
-    return _result(panels, find, (quantity,), _lower)
+    return _result(panels, find, (quantity,), smaller_with_sam)
 
 
 def show_convergence(panels: Sequence[Panel], find: Find) -> Result:
-    return _result(panels, find, ("full_squared_norm", "train_loss"), _converged)
+    return _result(panels, find, ("full_squared_norm", "train_loss"), converged)
 
 
 def _result(
     panels: Sequence[Panel],
     find: Find,
     quantities: Sequence[str],
-    finding: Callable[[Comparison, str], str],
+    judged: Callable[[Comparison, str], list[str]],
 ) -> Result:
     comparisons = [c for panel in panels if (c := comparison_for(panel, find)) is not None]
     shown = [
@@ -64,7 +60,7 @@ def _result(
     ]
     return Result(
         drawings=[_drawing(comparison, q, name) for comparison, q, name in shown],
-        findings=[finding(comparison, q) for comparison, q, _ in shown],
+        findings=[said for comparison, q, _ in shown for said in judged(comparison, q)],
         notes=[HOW],
         data={"curves": [_numbers(comparison, quantities) for comparison in comparisons]},
         runs=[run for comparison in comparisons for row in comparison.rows for run in row.runs],
@@ -91,36 +87,32 @@ def _short(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _end(row: MethodRow, quantity: str) -> float:
-    """The mean over the last tenth of the epochs: single epochs jump."""
-    return _end_of(row.runs, quantity)
+def smaller_with_sam(comparison: Comparison, quantity: str) -> list[str]:
+    """“SAM is smaller than ERM” at the end of training, by seed."""
+    measured = by_seed.at_the_end(quantity, HEADINGS[quantity].lower())
+    return _sentences(comparison, [Claim("sam", "erm")], measured)
 
 
-def _end_of(runs: Sequence[FinishedRun], quantity: str) -> float:
-    means = over_epochs(runs, quantity)[1]
-    return float(means[-max(1, len(means) // 10) :].mean())
-
-
-def _lower(comparison: Comparison, quantity: str) -> str:
-    ends = {row.method: _end(row, quantity) for row in comparison.rows}
-    if not {"sam", "erm"} <= ends.keys():
-        return f"{comparison.title}: not all runs are there."
-    sam, erm = ends["sam"], ends["erm"]
-    rows = {row.method: row for row in comparison.rows}
-    by_seed = {m: {r.seed: _end_of([r], quantity) for r in rows[m].runs} for m in ("sam", "erm")}
-    test = paired_t_test(by_seed["sam"], by_seed["erm"])
-    word = "smaller" if sam < erm else "larger"
-    certain = f"{wording.p_statement(test)}, n = {test.n}" if test else "one seed, nothing tested"
-    return (
-        f"{comparison.title}: “SAM is smaller than ERM”: it is {word} at the end of training "
-        f"({label_of('sam')} {sam:.3g}, {label_of('erm')} {erm:.3g}, mean of the last tenth of the "
-        f"epochs; paired t-test: {certain})."
+def converged(comparison: Comparison, quantity: str) -> list[str]:
+    """“Converges to 0” for each method, and “comparable speeds” by seed."""
+    name = HEADINGS[quantity].lower()
+    parts = [_fell(row, quantity) for row in comparison.rows]
+    reached = all(min(by_seed.fall(r, quantity).values()) >= VANISHED for r in comparison.rows)
+    word = "holds here" if reached else "disagrees: not all fell so far"
+    speeds = [Claim("ae-sam", "ss-sam", comparable=True)]
+    vanished = (
+        f"{comparison.title}: {name} converges to 0 (falls to a hundredth in every run) → {word} "
+        f"({'; '.join(parts)})."
     )
+    return [vanished, *_sentences(comparison, speeds, by_seed.speed(quantity, name))]
 
 
-def _converged(comparison: Comparison, quantity: str) -> str:
-    parts: list[str] = []
-    for row in comparison.rows:
-        means = over_epochs(row.runs, quantity)[1]
-        parts.append(f"{row.label} from {means[0]:.3g} to {_end(row, quantity):.3g}")
-    return f"{comparison.title}, {HEADINGS[quantity].lower()}: {', '.join(parts)}."
+def _sentences(comparison: Comparison, claimed: list[Claim], measured: Quantity) -> list[str]:
+    found = claims.judge(comparison, claimed, measured)
+    untested = f"{comparison.title}: fewer than two seeds of both, so nothing can be tested."
+    return [verdict.sentence() for verdict in found] or [untested]
+
+
+def _fell(row: MethodRow, quantity: str) -> str:
+    means = over_epochs(row.runs, quantity)[1]
+    return f"{row.label} from {means[0]:.3g} to {by_seed.end_of(means):.3g}, n = {row.n}"

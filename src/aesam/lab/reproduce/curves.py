@@ -3,14 +3,25 @@
 from collections.abc import Sequence
 
 from aesam.lab import methods
-from aesam.lab.report import Comparison
+from aesam.lab.report import Comparison, MethodRow
 from aesam.lab.report.curves import curves, over_epochs
 from aesam.lab.report.figures import Drawing
 from aesam.lab.report.results import as_json
+from aesam.lab.reproduce import by_seed, claims
 from aesam.lab.reproduce.benches import Bench, Options
+from aesam.lab.reproduce.claims import Claim, Verdict
 from aesam.lab.reproduce.finished import Find, comparison_for
 from aesam.lab.reproduce.plan import Panel, method_rows, seeds_of
 from aesam.lab.reproduce.results import Result
+
+#: SAM is robust, ERM and SS-SAM overfit, AE-SAM and LookSAM less so, AE-LookSAM as little as SAM.
+CLAIMS = (
+    Claim("sam", "erm"),
+    Claim("sam", "ss-sam"),
+    Claim("ae-sam", "erm"),
+    Claim("looksam", "erm"),
+    Claim("ae-looksam", "sam", comparable=True),
+)
 
 
 def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
@@ -21,16 +32,18 @@ def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
 
 def show(panels: Sequence[Panel], find: Find) -> Result:
     comparisons = [c for panel in panels if (c := comparison_for(panel, find)) is not None]
+    verdicts = [verdict for comparison in comparisons for verdict in judge(comparison)]
     return Result(
         drawings=[
             _drawing(comparison, split, f"{split}-{i}")
             for i, comparison in enumerate(comparisons, 1)
             for split in ("train", comparison.measured_on)
         ],
-        findings=[sentence for c in comparisons for sentence in _overfitting(c)],
+        findings=[verdict.sentence() for verdict in verdicts],
         data={
             "comparisons": as_json(comparisons, "")["comparisons"],
             "curves": [_numbers(comparison) for comparison in comparisons],
+            "verdicts": [verdict.as_json() for verdict in verdicts],
         },
         runs=[run for comparison in comparisons for row in comparison.rows for run in row.runs],
     )
@@ -48,24 +61,15 @@ def _drawing(comparison: Comparison, split: str, name: str) -> Drawing:
 
 def _numbers(comparison: Comparison) -> dict[str, object]:
     quantities = ("train_accuracy", f"{comparison.measured_on}_accuracy")
-    found: dict[str, object] = {"title": comparison.title}
-    for row in comparison.rows:
-        found[row.label] = {
-            quantity: {
-                "epoch": over_epochs(row.runs, quantity)[0].tolist(),
-                "mean": [round(float(v), 3) for v in over_epochs(row.runs, quantity)[1]],
-            }
-            for quantity in quantities
-        }
-    return found
+    rows = {row.label: {q: _curve(row, q) for q in quantities} for row in comparison.rows}
+    return {"title": comparison.title, **rows}
 
 
-def _overfitting(comparison: Comparison) -> list[str]:
+def _curve(row: MethodRow, quantity: str) -> dict[str, object]:
+    epochs, means, _ = over_epochs(row.runs, quantity)
+    return {"epoch": epochs.tolist(), "mean": [round(float(mean), 3) for mean in means]}
+
+
+def judge(comparison: Comparison) -> list[Verdict]:
     """How much of the best accuracy on the way is lost at the end: the paper's overfitting."""
-    lost = {
-        row.label: float(means.max() - means[-1])
-        for row in comparison.rows
-        for means in [over_epochs(row.runs, f"{comparison.measured_on}_accuracy")[1]]
-    }
-    shown = ", ".join(f"{label} {points:.1f}" for label, points in lost.items())
-    return [f"{comparison.title}: points lost from the best epoch to the last: {shown}."]
+    return claims.judge(comparison, CLAIMS, by_seed.lost_points(comparison.measured_on))

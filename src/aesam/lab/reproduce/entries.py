@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from aesam.lab.errors import unknown
+from aesam.lab.errors import UsageError, unknown
 from aesam.lab.reproduce import benches, claims, convergence, curves, lambdas, normality, tables
 from aesam.lab.reproduce.benches import Bench, Options
 from aesam.lab.reproduce.computed import cost, theorem
@@ -23,6 +23,14 @@ class Entry:
     paper: str
     shows: str
     needs: Mapping[str, str]
+    knows: frozenset[str]  # the options that mean something to it
+
+    def refuse_unknown(self, options: Options) -> None:
+        """A flag that would change nothing here is a mistake, and is said to be one."""
+        for name in ("seeds", "epochs", "noise", "controls", "tune"):
+            if getattr(options, name) is not None and name not in self.knows:
+                others = ", ".join(n for n, entry in ENTRIES.items() if name in entry.knows)
+                raise UsageError(f"--{name} means nothing to {self.name}; it is for {others}")
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,14 @@ class Trained(Entry):
     panels: Callable[[Options, Sequence[Bench]], list[Panel]]
     show: Callable[[Sequence[Panel], Find], Result]
 
+    def searched(self, options: Options, found: Sequence[Bench]) -> list[tuple[Bench, list[str]]]:
+        """Each bench with the methods that are shown on it: only theirs is to be searched."""
+        panels = [(bench, self.panels(options, [bench])) for bench in found]
+        return [
+            (bench, [row.runs[0].method.name for panel in own for row in panel.rows])
+            for bench, own in panels
+        ]
+
 
 @dataclass(frozen=True)
 class Computed(Entry):
@@ -42,6 +58,8 @@ class Computed(Entry):
 
 
 _GPU = "GPUs"
+_RUNS = frozenset({"seeds", "epochs", "tune"})
+_NOISE, _CONTROLS = frozenset({"noise"}), frozenset({"controls"})
 _ENTRIES: list[Entry] = [
     Trained(
         "table-cifar",
@@ -51,6 +69,7 @@ _ENTRIES: list[Entry] = [
             "small": "2 networks on 400 digits, 42 runs, 3 minutes",
             "paper": f"CIFAR-10 and CIFAR-100, 4 networks, 280 runs and their search, {_GPU}",
         },
+        _RUNS | _CONTROLS,
         benches.cifar,
         tables.cifar_panels,
         partial(tables.show, claimed=claims.TABLE_CIFAR),
@@ -61,8 +80,9 @@ _ENTRIES: list[Entry] = [
         "the same on ImageNet with ResNet-50",
         {
             "small": "ResNet-8 on 400 digits, 21 runs, 5 minutes",
-            "paper": f"ImageNet in ROOT/folder, 21 runs of 90 epochs, {_GPU}",
+            "paper": f"ImageNet in ROOT/folder, 21 runs of 90 epochs and a search of α, {_GPU}",
         },
+        _RUNS | _CONTROLS,
         benches.imagenet,
         tables.imagenet_panels,
         partial(tables.show, claimed=claims.TABLE_IMAGENET),
@@ -75,6 +95,7 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 156 runs, 15 minutes; --data cifar10: hours",
             "paper": f"CIFAR-10, ResNet-18 and ResNet-32, 520 runs and their search, {_GPU}",
         },
+        _RUNS | _NOISE | _CONTROLS,
         benches.noisy,
         tables.noise_panels,
         partial(tables.show, claimed=claims.TABLE_NOISE),
@@ -87,7 +108,8 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 48 runs, 4 minutes",
             "paper": f"CIFAR-10, ResNet-18, 80 runs and their search, {_GPU}",
         },
-        benches.noisy,
+        _RUNS | _NOISE,
+        partial(benches.noisy, models=("resnet18",)),
         tables.looksam_k_panels,
         tables.show_k,
     ),
@@ -99,6 +121,7 @@ _ENTRIES: list[Entry] = [
             "small": "3 networks on 400 digits, 18 runs, 4 minutes",
             "paper": f"CIFAR-100, 3 networks, {_GPU}",
         },
+        _RUNS,
         partial(benches.architectures, data_sets=("cifar100",)),
         convergence.sam_against_erm,
         partial(convergence.show, quantity="gradient_variance"),
@@ -108,6 +131,7 @@ _ENTRIES: list[Entry] = [
         "Figure 2",
         "mean squared norm of the stochastic gradient over epochs, SAM against ERM",
         {"small": "the runs of fig-variance", "paper": "the runs of fig-variance"},
+        _RUNS,
         partial(benches.architectures, data_sets=("cifar100",)),
         convergence.sam_against_erm,
         partial(convergence.show, quantity="mean_squared_norm"),
@@ -120,6 +144,7 @@ _ENTRIES: list[Entry] = [
             "small": "3 networks on digits, 3 runs, 2 minutes",
             "paper": f"CIFAR-10 and CIFAR-100, 3 networks, {_GPU}",
         },
+        _RUNS,
         partial(benches.architectures, data_sets=("cifar10", "cifar100"), subset=None),
         normality.panels,
         normality.show,
@@ -129,6 +154,7 @@ _ENTRIES: list[Entry] = [
         "Figures 4, A3 and A4",
         "train and test accuracy over epochs under label noise, all methods",
         {"small": "the runs of table-noise", "paper": "the runs of table-noise"},
+        _RUNS | _NOISE,
         benches.noisy,
         curves.panels,
         curves.show,
@@ -141,6 +167,7 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 90 runs, 8 minutes",
             "paper": f"CIFAR-10, CIFAR-100 and 80 % noise, {_GPU}",
         },
+        _RUNS | _NOISE,
         lambdas.where,
         lambdas.panels,
         lambdas.show,
@@ -153,6 +180,7 @@ _ENTRIES: list[Entry] = [
             "small": "3 networks on 400 digits, 18 runs, 4 minutes",
             "paper": f"CIFAR-10 and CIFAR-100, 3 networks, {_GPU}",
         },
+        _RUNS,
         partial(benches.architectures, data_sets=("cifar10", "cifar100")),
         convergence.ae_sam_against_ss_sam,
         convergence.show_convergence,
@@ -162,6 +190,7 @@ _ENTRIES: list[Entry] = [
         "Theorems 1 and 2, corollaries, lemmas",
         "both sides of each bound on smooth problems, and where a bound fails",
         {"small": "a minute", "paper": "more steps and repetitions"},
+        frozenset(),
         theorem,
     ),
     Computed(
@@ -169,9 +198,10 @@ _ENTRIES: list[Entry] = [
         "Sections 2 and 4",
         "time of each method as a multiple of ERM's, alone and with two processes",
         {
-            "small": "3 minutes on an otherwise idle machine",
+            "small": "a minute on an otherwise idle machine",
             "paper": f"CIFAR-10, ResNet-18, {_GPU}",
         },
+        frozenset({"seeds", "epochs", "noise"}),
         cost,
     ),
 ]

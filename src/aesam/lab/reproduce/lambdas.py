@@ -1,23 +1,28 @@
 """The thresholds λ1 ≤ λ2 of the schedule: what they do to % SAM and to accuracy."""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownVariableType=false
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
-from aesam.lab.report import Comparison, MethodRow, wording
+from aesam.lab.report import Comparison, MethodRow, paired_t_test, wording
 from aesam.lab.report.canvas import draw, legend_below
 from aesam.lab.report.figures import Drawing
 from aesam.lab.report.results import as_json
 from aesam.lab.reproduce import benches
 from aesam.lab.reproduce.benches import Bench, Options
+from aesam.lab.reproduce.claims import SIGNIFICANT
 from aesam.lab.reproduce.finished import Find, comparison_for
 from aesam.lab.reproduce.plan import Panel, Row, seeds_of
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.sheet import Line, Sheet
 
+Pair = tuple[float, float]
 VALUES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 #: From light to dark with λ2, readable without colour too: each has a marker of its own.
 LOOKS = {
@@ -65,7 +70,7 @@ def show(panels: Sequence[Panel], find: Find) -> Result:
             for i, comparison in enumerate(comparisons, 1)
             for quantity in ("percent_sam", "accuracy")
         ],
-        findings=[_monotone(comparison) for comparison in comparisons],
+        findings=[s for found in comparisons for s in (*shares(found), trend(found))],
         data={"comparisons": as_json(comparisons, "")["comparisons"]},
         runs=[run for comparison in comparisons for row in comparison.rows for run in row.runs],
     )
@@ -89,7 +94,7 @@ def _sheet(comparison: Comparison) -> Sheet:
     return Sheet(comparison.title, columns, (lines,), "The paper shows these as figures only.")
 
 
-def _pair(row: MethodRow) -> tuple[float, float]:
+def _pair(row: MethodRow) -> Pair:
     return row.settings["lambda1"], row.settings["lambda2"]
 
 
@@ -120,18 +125,57 @@ def _drawing(comparison: Comparison, quantity: str, name: str) -> Drawing:
     return Drawing(name, f"{heading}: {comparison.title}", caption, draw(name, paint))
 
 
-def _monotone(comparison: Comparison) -> str:
-    """Whether a larger λ1 always means less SAM, as the paper says."""
-    shares = {_pair(row): row.percent_sam.mean for row in comparison.rows}
-    rises = [
-        f"{low:g} → {after:g} with λ2 = {high:g}".replace("-", "−")
-        for (low, high), share in shares.items()
-        for (after, same), other in shares.items()
-        if same == high and after == low + 1 and other >= share
+def shares(comparison: Comparison) -> list[str]:
+    """“Increasing λ1, or λ2, reduces the share of SAM”, between neighbours, by seed."""
+    rows = {_pair(row): row for row in comparison.rows}
+    return [_falls(comparison.title, rows, which) for which in (0, 1)]
+
+
+def _falls(title: str, rows: Mapping[Pair, MethodRow], which: int) -> str:
+    """Every pair of neighbours; one that rises beyond chance is named."""
+    neighbours = [
+        (row, rows[after]) for at, row in rows.items() if (after := _next(at, which)) in rows
     ]
-    best = max(comparison.rows, key=lambda row: row.accuracy.mean)
-    claim = "holds here" if not rises else f"does not hold here for λ1 of {', '.join(rises)}"
+    rises = [(low, high) for low, high in neighbours if _change(low, high) >= 0.0]
+    certain = [f"{low.label} → {high.label}" for low, high in rises if _is_certain(low, high)]
+    word = "disagrees" if certain else "holds here" if not rises else "holds but for chance"
+    named = f", beyond chance (paired t-test, p < {SIGNIFICANT}) at {'; '.join(certain)}"
     return (
-        f"{comparison.title}: “increasing λ1 reduces the share of SAM” {claim}; the most accurate "
-        f"is {best.label} with {best.percent_sam.mean:.0f} % SAM."
+        f"{title}: increasing λ{which + 1} reduces the share of SAM → {word} (it falls at "
+        f"{len(neighbours) - len(rises)} of {len(neighbours)} steps{named if certain else ''})."
     )
+
+
+def _next(pair: Pair, which: int) -> Pair:
+    return (pair[0] + 1.0, pair[1]) if which == 0 else (pair[0], pair[1] + 1.0)
+
+
+def _change(low: MethodRow, high: MethodRow) -> float:
+    return high.percent_sam.mean - low.percent_sam.mean
+
+
+def _is_certain(low: MethodRow, high: MethodRow) -> bool:
+    test = paired_t_test(_shares(high), _shares(low))
+    return test is not None and 0.0 < test.p_value < SIGNIFICANT
+
+
+def _shares(row: MethodRow) -> dict[int, float]:
+    return {run.seed: float(run.summary["percent_sam"]) for run in row.runs}
+
+
+def trend(comparison: Comparison) -> str:
+    """“A similar trend is observed on the accuracy”: does it fall where the share of SAM does?"""
+    rows = comparison.rows
+    shares, accuracies = zip(*((r.percent_sam.mean, r.accuracy.mean) for r in rows), strict=True)
+    if min(len(set(shares)), len(set(accuracies))) < 2:
+        return f"{comparison.title}: share of SAM or accuracy are all the same: no trend to test."
+    test: Any = stats.spearmanr(shares, accuracies)
+    certain = test.pvalue < SIGNIFICANT
+    agrees = "holds here" if test.statistic > 0 else "disagrees"
+    best = max(rows, key=lambda row: row.accuracy.mean)
+    return (
+        f"{comparison.title}: accuracy falls with the share of SAM → "
+        f"{agrees if certain else 'not seen here'} (Spearman's rank correlation "
+        f"{test.statistic:+.2f}, p = {test.pvalue:.2g}, n = {len(rows)} pairs of thresholds; the "
+        f"most accurate is {best.label} with {best.percent_sam.mean:.0f} % SAM)."
+    ).replace("-0", "−0")

@@ -44,6 +44,7 @@ class Sample:
     std: float
     skewness: float
     p_value: float
+    straightness: float  # correlation of the Q–Q plot's points: 1 on a line
 
     @property
     def scaled(self) -> np.ndarray:
@@ -64,7 +65,6 @@ def show(panels: Sequence[Panel], find: Find) -> Result:
         sheets=[_sheet(every)] if every else [],
         drawings=[d for i, of_panel in enumerate(samples, 1) for d in _drawings(of_panel, i)],
         findings=[_finding(every)] if every else [],
-        notes=[NOTE],
         data={"samples": [_numbers(sample) for sample in every]},
         runs=[run for _, run in found],
     )
@@ -80,6 +80,7 @@ def samples_of(run: FinishedRun, where: str) -> list[Sample]:
 def sample_of(where: str, epoch: int, norms: Sequence[float]) -> Sample:
     values = np.asarray(norms, dtype=np.float64)
     test: Any = stats.normaltest(values)
+    quantiles: Any = stats.probplot(values)
     return Sample(
         where,
         epoch,
@@ -88,6 +89,7 @@ def sample_of(where: str, epoch: int, norms: Sequence[float]) -> Sample:
         float(values.std(ddof=1)),
         float(stats.skew(values)),
         float(test.pvalue),
+        float(quantiles[1][2]),
     )
 
 
@@ -100,6 +102,7 @@ def _sheet(samples: Sequence[Sample]) -> Sheet:
                 f"{s.std:.3g}",
                 f"{s.skewness:.2f}".replace("-", "−"),
                 f"{s.p_value:.2g}",
+                f"{s.straightness:.3f}",
                 str(len(s.norms)),
             )
         )
@@ -111,6 +114,7 @@ def _sheet(samples: Sequence[Sample]) -> Sheet:
         "standard deviation",
         "skewness",
         "p of normality",
+        "Q–Q correlation",
         "batches",
     )
     return Sheet("Squared gradient norms of mini-batches", columns, (lines,), NOTE)
@@ -169,11 +173,14 @@ def _label(sample: Sample) -> str:
 
 
 def _finding(samples: Sequence[Sample]) -> str:
-    against = [s for s in samples if s.p_value < LEVEL]
+    against = sum(s.p_value < LEVEL for s in samples)
     skewed = sum(s.skewness > 0 for s in samples)
+    straight = [s.straightness for s in samples]
+    word = "holds here" if not against else "disagrees"
     return (
-        f"“Approximately normal”: the test speaks against it (p < {LEVEL}) in {len(against)} of "
-        f"{len(samples)} samples; {skewed} of {len(samples)} have a longer tail to the right."
+        f"Squared gradient norms are normal → {word} (p < {LEVEL} in {against} of {len(samples)} "
+        f"samples; {skewed} have the longer tail to the right; Q–Q correlation "
+        f"{min(straight):.3f} to {max(straight):.3f}, 1 being a line)."
     )
 
 
@@ -185,5 +192,6 @@ def _numbers(sample: Sample) -> dict[str, Any]:
         "std": sample.std,
         "skewness": sample.skewness,
         "p_value": sample.p_value,
+        "qq_correlation": sample.straightness,
         "norms": [float(f"{v:.5g}") for v in sample.norms],
     }

@@ -42,7 +42,7 @@ def runs_of(panels: Iterable[Panel]) -> list[Run]:
 def seeds_of(options: Options, usual: int) -> tuple[int, ...]:
     """The seeds that were asked for; else the paper's number of them, three for small runs."""
     if options.seeds is not None:
-        return tuple(dict.fromkeys(options.seeds))
+        return options.seeds
     return tuple(range(3 if options.is_small else usual))
 
 

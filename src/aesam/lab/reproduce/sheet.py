@@ -9,6 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+GAP = 2  # around each column of a terminal's table
+
 
 @dataclass(frozen=True)
 class Line:
@@ -21,13 +23,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Named columns and groups of lines; marks stand on the column number ``marked``."""
+    """Named columns and groups of lines; marks stand on the column number ``marked``.
+
+    ``spare`` are columns that a narrow terminal goes without, the first of them first.
+    """
 
     title: str
     columns: tuple[str, ...]
     groups: tuple[tuple[Line, ...], ...]
     caption: str = ""
     marked: int = 1
+    spare: tuple[str, ...] = ()
 
     @property
     def lines(self) -> list[Line]:
@@ -51,27 +57,45 @@ def as_text(sheet: Sheet) -> str:
     return "\n".join((sheet.title, "", *shown, "", *below)).rstrip() + "\n"
 
 
-def as_rich(sheet: Sheet) -> Table:
+def as_rich(sheet: Sheet, width: int) -> Table:
     """For a terminal: the best of all in bold, the best of its group underlined."""
+    shown = fitting(sheet, width)
+    gone = len(sheet.columns) - len(shown)
+    left_out = f" {gone} columns did not fit here: table.txt and report.html have them."
     table = Table(
         title=Text(sheet.title, style="bold"),
-        caption=Text(sheet.caption),
+        caption=Text(f"{sheet.caption}{left_out if gone else ''}"),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title_justify="left",
         caption_justify="left",
     )
-    for i, name in enumerate(sheet.columns):
-        header = Text("\n".join(_two_lines(name)).strip())
-        table.add_column(header, justify="right" if i else "left", no_wrap=True)
+    for i in shown:
+        header = Text("\n".join(_two_lines(sheet.columns[i])).strip())
+        table.add_column(header, justify="right" if i else "left")
     for group in sheet.groups:
         for line in group:
             cells = [Text(cell) for cell in line.cells]
             style = f"{'bold ' * line.best}{'underline' * line.best_in_group}".strip()
             cells[sheet.marked].stylize(style, 0, len(_number(line, sheet)))
-            table.add_row(*cells)
+            table.add_row(*(cells[i] for i in shown))
         table.add_section()
     return table
+
+
+def fitting(sheet: Sheet, width: int) -> list[int]:
+    """The columns that a terminal of this width has room for."""
+    shown = list(range(len(sheet.columns)))
+    for name in sheet.spare:
+        if sum(_width(sheet, i) + GAP for i in shown) + GAP <= width:
+            break
+        shown.remove(sheet.columns.index(name))
+    return shown
+
+
+def _width(sheet: Sheet, column: int) -> int:
+    head = _two_lines(sheet.columns[column])
+    return max(len(cell) for cell in (*head, *(line.cells[column] for line in sheet.lines)))
 
 
 def as_html(sheet: Sheet) -> str:

@@ -1,14 +1,13 @@
 """The paper's tables: ours beside the paper's, grouped by % SAM, with the claims judged."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from aesam.lab.report import Comparison, MethodRow, wording
 from aesam.lab.report.results import as_json
 from aesam.lab.report.tables import against, missing, p_against
 from aesam.lab.reproduce import claims, paper_numbers
-from aesam.lab.reproduce.benches import Bench, Options
+from aesam.lab.reproduce.benches import DATA, MODELS, Bench, Options
 from aesam.lab.reproduce.claims import Claim, Verdict
 from aesam.lab.reproduce.finished import Find, comparison_for
 from aesam.lab.reproduce.plan import Panel, Row, method_rows, names_with, seeds_of
@@ -19,6 +18,7 @@ COLUMNS = (
     "method", "here: accuracy", "bootstrap interval", "here: % SAM", "grads /step", "p vs SAM",
     "p vs baseline", "paper: accuracy", "paper: % SAM",
 )  # fmt: skip
+SPARE = ("grads /step", "bootstrap interval", "p vs SAM", "p vs baseline", "paper: % SAM")
 COST_CAPTION = (
     "Up is better, left is cheaper. Bars are one standard deviation over seeds. In seconds: "
     "aesam reproduce cost."
@@ -46,12 +46,10 @@ def noise_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
 
 
 def looksam_k_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
-    """The paper's first network only: its table has no other."""
-    seeds, model = seeds_of(options, 5), found[0].base.model
+    seeds = seeds_of(options, 5)
     return [
         _panel(b, [_with_k(b, k, seeds) for k in KS], "looksam-k", dataset="cifar10", noise=b.noise)
         for b in found
-        if b.base.model == model
     ]
 
 
@@ -78,10 +76,22 @@ def _settings_of(bench: Bench, rows: Sequence[Row]) -> list[str]:
 
 
 def show(panels: Sequence[Panel], find: Find, claimed: Sequence[Claim]) -> Result:
+    """Tables, and verdicts on what the paper claims and on the controls."""
+    return _show(panels, find, lambda found: claims.judge(found, (*claimed, *claims.CONTROLS)))
+
+
+def show_k(panels: Sequence[Panel], find: Find) -> Result:
+    """LookSAM's k: the paper says that two is best."""
+    return _show(panels, find, best_k)
+
+
+def _show(
+    panels: Sequence[Panel], find: Find, judge: Callable[[Comparison], list[Verdict]]
+) -> Result:
     """Tables and verdicts of the panels that have finished runs."""
     found = [(panel, comparison_for(panel, find)) for panel in panels]
     there = [(panel, comparison) for panel, comparison in found if comparison is not None]
-    verdicts = [v for _, c in there for v in claims.judge(c, (*claimed, *claims.CONTROLS))]
+    verdicts = [verdict for _, comparison in there for verdict in judge(comparison)]
     comparisons = [comparison for _, comparison in there]
     return Result(
         sheets=[sheet_of(panel, comparison) for panel, comparison in there],
@@ -90,7 +100,7 @@ def show(panels: Sequence[Panel], find: Find, claimed: Sequence[Claim]) -> Resul
         notes=_notes(panels),
         data={
             "comparisons": as_json(comparisons, "")["comparisons"],
-            "verdicts": [_verdict(v) for v in verdicts],
+            "verdicts": [verdict.as_json() for verdict in verdicts],
             "paper": [_papers(panel, comparison) for panel, comparison in there],
         },
         runs=[run for comparison in comparisons for row in comparison.rows for run in row.runs],
@@ -117,7 +127,7 @@ def sheet_of(panel: Panel, comparison: Comparison) -> Sheet:
     groups = tuple(
         tuple(_line(panel, row, several) for row in group) for group in comparison.groups if group
     )
-    return Sheet(panel.title, COLUMNS, groups, _caption(panel, comparison))
+    return Sheet(panel.title, COLUMNS, groups, _caption(panel, comparison), spare=SPARE)
 
 
 def _line(panel: Panel, row: MethodRow, marks: bool) -> Line:
@@ -156,7 +166,7 @@ def _caption(panel: Panel, comparison: Comparison) -> str:
     )
     gone = "; ".join(missing(comparison))
     n = 3 if panel.table == "imagenet" else 5
-    paper = f"Paper: {panel.paper['model']} on {panel.paper['dataset']}, n = {n}"
+    paper = f"Paper: {MODELS[panel.paper['model']]} on {DATA[panel.paper['dataset']]}, n = {n}"
     baselines = (
         "p: two-sided paired t-test by seed, against SAM and against the row's own baseline "
         "(of AE-SAM SS-SAM, of AE-LookSAM LookSAM, of a coin or inverted what it is set against, "
@@ -188,26 +198,7 @@ def _papers(panel: Panel, comparison: Comparison) -> dict[str, Any]:
     return {"title": panel.title, "of": dict(panel.paper), "rows": shown}
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "where": verdict.where,
-        "claim": f"{verdict.claim.better} / {verdict.claim.worse}",
-        "word": verdict.word,
-        "difference": verdict.difference,
-        "interval_95": list(verdict.interval),
-        "p_value": verdict.p_value,
-        "n": verdict.n,
-    }
-
-
-def show_k(panels: Sequence[Panel], find: Find) -> Result:
-    """LookSAM's k: the paper says that two is best."""
-    result = show(panels, find, ())
-    comparisons = [c for panel in panels if (c := comparison_for(panel, find)) is not None]
-    return replace(result, findings=[s for c in comparisons for s in _best_k(c)])
-
-
-def _best_k(comparison: Comparison) -> list[str]:
+def best_k(comparison: Comparison) -> list[Verdict]:
     """K = 2 against the best other k, by the same test as every other claim."""
     two = [row for row in comparison.rows if row.settings["k"] == KS[0]]
     others = [row for row in comparison.rows if row.settings["k"] != KS[0]]
@@ -215,4 +206,4 @@ def _best_k(comparison: Comparison) -> list[str]:
         return []
     best = max(others, key=lambda row: row.accuracy.mean)
     verdict = claims.compare_rows(two[0], best, Claim("", ""), comparison.title)
-    return [verdict.sentence()] if verdict else []
+    return [verdict] if verdict else []

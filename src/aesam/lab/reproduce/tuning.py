@@ -41,12 +41,19 @@ def grids(bench: Bench, names: Iterable[str]) -> list[Run]:
 
 def chosen(bench: Bench, names: Iterable[str], find: Find) -> Bench:
     """The bench with each method's best radius and weight; a control takes its model's."""
-    best = {name: _best(grid(bench, name), find) for name in _searched(names)}
-    how = "ρ and α from the paper's grids on a held-out tenth of the training set, seed 0."
+    searched = _searched(names)
+    best = {name: _best(grid(bench, name), find) for name in searched}
     for control, model in CONTROLLED.items():
         if best.get(model):
             best[control] = {k: v for k, v in best[model].items() if k in methods.SETTINGS[control]}
-    return replace(bench.with_settings(best), how_chosen=how)
+    return replace(bench.with_settings(best), how_chosen=_how(grids(bench, searched), find))
+
+
+def _how(runs: Sequence[Run], find: Find) -> str:
+    how = "ρ and α from the paper's grids on a held-out tenth of the training set, seed 0"
+    there = sum(find(run) is not None for run in runs)
+    unfinished = f"; the search is not finished: {there} of its {len(runs)} runs are"
+    return f"{how}{unfinished if there < len(runs) else ''}."
 
 
 def _searched(names: Iterable[str]) -> list[str]:

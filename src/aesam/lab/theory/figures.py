@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from aesam.lab.report.canvas import INK, draw, legend_below
+from aesam.lab.report.figures import Drawing
 from aesam.lab.report.style import colour_of, marker_of
 from aesam.lab.theory.bounds import least_steps
 from aesam.lab.theory.conclusions import PRINTED, minus
@@ -27,23 +28,42 @@ SHADE = "#f0f0f0"
 NARROW = 100.0  # an axis that spans less has ticks between the powers of ten
 SIZES = (11.0, 9.0, 7.0, 5.0)  # marks of policies in the same place stay visible
 
+CAPTIONS = {
+    "steps": "The measured side must stay below the bound of its own colour.",
+    "ratio": "Measured side over bound; a bound that is claimed holds below 1.",
+    "counter": "The theorem as printed asks the measured side to be below the bound; for few "
+    "steps it is above it, and the bound is negative.",
+    "lemmas": "The smallest of left − right over all points tried, relative to the size of the "
+    "right side's terms: 0 is tight, below 0 the lemma would be broken.",
+}
 
-def figures(result: TheoryResult) -> dict[str, str]:
-    """SVG text by name; a figure without data is left out."""
-    found: dict[str, str] = {}
+
+def figures(result: TheoryResult) -> list[Drawing]:
+    """All of them; a figure without data is left out."""
+    found: list[Drawing] = []
     for bound, short in ((FULL_BATCH, "full-batch"), (MINI_BATCH, "mini-batch")):
         rows = [row for row in result.rows if row.bound == bound]
-        for problem in dict.fromkeys(row.problem for row in rows):
-            name = f"theory-{short}-{problem.replace(' ', '-')}"
-            found[name] = over_steps([row for row in rows if row.problem == problem], name)
-        if rows:
-            name = f"theory-{short}-ratio"
-            found[name] = ratio_over_zeta(rows, _telling_steps(rows, bound), name)
+        found += _of_bound(rows, bound, short) if rows else []
     if result.counter_example:
         name = "theory-counter-example"
-        found[name] = counter_example(result.counter_example, name)
+        svg = counter_example(result.counter_example, name)
+        found.append(Drawing(name, "Where the printed theorem fails", CAPTIONS["counter"], svg))
     if result.lemmas:
-        found["theory-lemmas"] = lemma_slack(result.lemmas, "theory-lemmas")
+        svg = lemma_slack(result.lemmas, "theory-lemmas")
+        found.append(Drawing("theory-lemmas", "Slack of the lemmas", CAPTIONS["lemmas"], svg))
+    return found
+
+
+def _of_bound(rows: Sequence[Sides], bound: str, short: str) -> list[Drawing]:
+    """Both sides over T on every problem, and their ratio over ζ."""
+    title, found = bound.capitalize(), list[Drawing]()
+    for problem in dict.fromkeys(row.problem for row in rows):
+        name = f"theory-{short}-{problem.replace(' ', '-')}"
+        svg = over_steps([row for row in rows if row.problem == problem], name)
+        found.append(Drawing(name, f"{title}: {problem}", CAPTIONS["steps"], svg))
+    name = f"theory-{short}-ratio"
+    svg = ratio_over_zeta(rows, _telling_steps(rows, bound), name)
+    found.append(Drawing(name, f"{title}: how tight", CAPTIONS["ratio"], svg))
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aesam.lab.report.figures import Drawing
 from aesam.lab.theory.lemmas import LemmaCheck
 from aesam.lab.theory.sides import Sides
 from aesam.lab.theory.variance import VarianceCheck
@@ -48,8 +49,8 @@ class TheoryResult:
 
         return text(self)
 
-    def figures(self) -> dict[str, str]:
-        """SVG text by name."""
+    def figures(self) -> list[Drawing]:
+        """SVG text with headings and captions."""
         from aesam.lab.theory.figures import figures
 
         return figures(self)
