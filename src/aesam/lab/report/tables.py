@@ -12,7 +12,7 @@ from aesam.lab.report.comparison import Against, Comparison, MethodRow
 EXPLANATION = (
     "Rows with similar % SAM stand together. Time is a multiple of ERM's. p is of a two-sided "
     "paired t-test by seed, against SAM and against the method's own baseline "
-    "(of AE-SAM: SS-SAM, of AE-LookSAM: LookSAM, of the others: ERM)."
+    "(of AE-SAM: SS-SAM, of AE-LookSAM: LookSAM, of a coin or inverted: its model, else ERM)."
 )
 ACCURACY = 2  # the column with the marks for the best
 
