@@ -11,9 +11,11 @@ from scipy import stats
 
 from aesam.lab.report import FinishedRun, label_of
 from aesam.lab.report.comparison import comparison_of
-from aesam.lab.reproduce import claims, sheet, tables
+from aesam.lab.reproduce import claims, sheet, tables, verdicts
 from aesam.lab.reproduce.claims import Claim
+from aesam.lab.reproduce.page import page_of
 from aesam.lab.reproduce.plan import Panel
+from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.sheet import Line, Sheet
 
 ACCURACIES = {
@@ -162,3 +164,21 @@ def test_a_narrow_terminal_goes_without_spare_columns_and_says_so(width, shown):
     assert "12.00 ± 1.00" in told
     assert max(map(len, told.splitlines())) <= width
     assert ("did not fit" in told.replace("\n", " ")) == (len(shown) < 4)
+
+
+def test_verdicts_are_counted_and_shown_as_a_table_for_each_place(comparison):
+    asked = (Claim("sam", "erm", by="why?"), Claim("looksam", "ae-looksam", by="and why?"))
+    found = claims.judge(comparison, (*claims.TABLE_NOISE, *asked))
+    assert verdicts.summary(found) == (
+        "Claims of the paper: 2 × holds here; 1 × better here; 1 × not seen here. "
+        "Questions of ours: 1 × yes; 1 × cannot tell."
+    )
+    (shown,) = verdicts.sheets_of(found)
+    assert shown.title == f"Claims: {comparison.title}"
+    assert [len(group) for group in shown.groups] == [4, 2]
+    last = shown.groups[1][1].cells
+    assert last[:3] == ("LookSAM more accurate than AE-LookSAM (and why?)", "cannot tell",
+                        "+0.17 points")  # fmt: skip
+    page = page_of("title", "lede", Result(verdicts=found), "aesam reproduce")
+    assert "1 × not seen here" in page
+    assert "LookSAM more accurate than AE-LookSAM (and why?)</th>" in page

@@ -22,6 +22,7 @@ from aesam.lab.reproduce.plan import runs_of
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.runner import Shelf, publish
 from aesam.lab.reproduce.sheet import as_rich
+from aesam.lab.reproduce.verdicts import sheets_of, summary
 from aesam.lab.reproduce.write import text_of, write
 
 
@@ -164,9 +165,10 @@ def _print(entry: Entry, result: Result) -> None:
         return
     if result.text:
         say(result.text)
-    for each in result.sheets:
+    for each in (*result.sheets, *sheets_of(result.verdicts)):
         console.print(as_rich(each, console.width))
-    for sentence in (*result.findings, *result.notes):
+    counted = [summary(result.verdicts)] if result.verdicts else []
+    for sentence in (*counted, *result.findings, *result.notes):
         say(f"- {sentence}")
 
 

@@ -43,6 +43,7 @@ nav p { margin: 1em 0 0; }
 table { border-collapse: collapse; width: 100%; font-size: .93rem;
   font-variant-numeric: tabular-nums; }
 th, td { padding: 7px 12px; text-align: right; white-space: nowrap; vertical-align: baseline; }
+.prose tbody th { white-space: normal; min-width: 15em; }
 thead th { background: var(--tint); color: var(--soft); font-weight: 600; font-size: .84rem;
   vertical-align: bottom; white-space: normal; }
 th:first-child, th.words, td.words { text-align: left; }

@@ -70,7 +70,7 @@ class Verdict:
         unit = f" {self.quantity.unit}" if self.quantity.unit else ""
         tested = f"{wording.p_statement(self.test)}, " if self.test.p_value > 0.0 else ""
         return (
-            f"{self.where}: {self._claimed()} → {self.word} ({shown(ours)} against "
+            f"{self.where}: {self.claimed} → {self.word} ({shown(ours)} against "
             f"{shown(theirs)}: {shown(self.test.difference, '+')}{unit}, bootstrap "
             f"{shown(low, '+')} to {shown(high, '+')}, {tested}n = {self.test.n})."
         )
@@ -78,7 +78,7 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         return {
             "where": self.where,
-            "claim": self._claimed(),
+            "claim": self.claimed,
             "word": self.word,
             "means": list(self.means),
             "difference": self.test.difference,
@@ -87,7 +87,9 @@ class Verdict:
             "n": self.test.n,
         }
 
-    def _claimed(self) -> str:
+    @property
+    def claimed(self) -> str:
+        """The claim in words."""
         relation = self.quantity.same if self.claim.comparable else self.quantity.better
         asked = "" if self.claim.by == PAPER else f" ({self.claim.by})"
         return f"{self.claim.better} {relation} {self.claim.worse}{asked}"

@@ -39,7 +39,7 @@ def show(panels: Sequence[Panel], find: Find) -> Result:
             for i, comparison in enumerate(comparisons, 1)
             for split in ("train", comparison.measured_on)
         ],
-        findings=[verdict.sentence() for verdict in verdicts],
+        verdicts=verdicts,
         data={
             "comparisons": as_json(comparisons, "")["comparisons"],
             "curves": [_numbers(comparison) for comparison in comparisons],

@@ -10,19 +10,22 @@ from aesam.lab.report.results import versions_of
 from aesam.lab.reproduce.paper_numbers import SOURCE
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.sheet import as_html
+from aesam.lab.reproduce.verdicts import sheets_of, summary
 
 
 def page_of(title: str, lede: str, result: Result, command: str) -> str:
     """The text of the HTML file."""
     tables = "\n".join(as_html(sheet) for sheet in result.sheets)
+    claims = "\n".join(as_html(sheet) for sheet in sheets_of(result.verdicts))
     plain = f"<pre>{escape(result.text)}</pre>" if result.text else ""
     body = f"""<header>
 <h1>{escape(title)}</h1>
 <p class="lede">{escape(lede)}</p>
 </header>
-{_list("What was found here", result.findings)}
+{_found(result)}
 {plain}
 {tables}
+{claims}
 {_figures(result.drawings)}
 <section aria-labelledby="how-made">
 <h2 id="how-made">How this was made</h2>
@@ -31,6 +34,11 @@ def page_of(title: str, lede: str, result: Result, command: str) -> str:
 {_list("Notes", result.notes)}
 </section>"""
     return document(title, body)
+
+
+def _found(result: Result) -> str:
+    counted = [summary(result.verdicts)] if result.verdicts else []
+    return _list("What was found here", [*counted, *result.findings])
 
 
 def _versions(result: Result) -> str:

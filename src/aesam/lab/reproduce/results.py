@@ -6,17 +6,27 @@ from typing import Any
 
 from aesam.lab.report.figures import Drawing
 from aesam.lab.report.runs import FinishedRun
+from aesam.lab.reproduce.claims import Verdict
 from aesam.lab.reproduce.sheet import Sheet
 
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that is shown of an entry; ``data`` are the numbers behind it."""
+    """Everything that is shown of an entry; ``data`` are the numbers behind it.
+
+    ``findings`` are sentences; ``verdicts`` are so many that a page shows them as tables.
+    """
 
     sheets: Sequence[Sheet] = ()
     drawings: Sequence[Drawing] = ()
     findings: Sequence[str] = ()
+    verdicts: Sequence[Verdict] = ()
     notes: Sequence[str] = ()
     data: dict[str, Any] = field(default_factory=dict[str, Any])
     runs: Sequence[FinishedRun] = ()
     text: str = ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """Everything that was found, a sentence each."""
+        return [*self.findings, *(verdict.sentence() for verdict in self.verdicts)]

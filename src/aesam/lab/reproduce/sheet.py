@@ -34,6 +34,7 @@ class Sheet:
     caption: str = ""
     marked: int = 1
     spare: tuple[str, ...] = ()
+    prose: bool = False  # the first column holds sentences, which may be broken
 
     @property
     def lines(self) -> list[Line]:
@@ -105,10 +106,11 @@ def as_html(sheet: Sheet) -> str:
         "<tbody>\n" + "\n".join(_html_line(line, sheet) for line in group) + "\n</tbody>"
         for group in sheet.groups
     )
+    kind = ' class="prose"' if sheet.prose else ""
     return (
         f"<h3>{escape(sheet.title)}</h3>\n"
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(sheet.title)}">\n'
-        f"<table>\n<thead><tr>{head}</tr></thead>\n{bodies}\n</table>\n</div>\n"
+        f"<table{kind}>\n<thead><tr>{head}</tr></thead>\n{bodies}\n</table>\n</div>\n"
         f'<p class="soft">{escape(sheet.caption)}</p>'
     )
 

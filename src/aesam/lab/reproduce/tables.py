@@ -96,7 +96,7 @@ def _show(
     return Result(
         sheets=[sheet_of(panel, comparison) for panel, comparison in there],
         drawings=_drawings(comparisons),
-        findings=[verdict.sentence() for verdict in verdicts],
+        verdicts=verdicts,
         notes=_notes(panels),
         data={
             "comparisons": as_json(comparisons, "")["comparisons"],

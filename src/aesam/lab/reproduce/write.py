@@ -12,6 +12,7 @@ from aesam.lab.reproduce.benches import Options
 from aesam.lab.reproduce.entries import Entry
 from aesam.lab.reproduce.page import page_of
 from aesam.lab.reproduce.results import Result
+from aesam.lab.reproduce.verdicts import summary
 from aesam.lab.training import versions
 
 
@@ -19,7 +20,8 @@ def text_of(entry: Entry, result: Result) -> str:
     """Everything in plain text: tables, findings and notes."""
     parts = [f"{entry.name}: {entry.paper} – {entry.shows}", result.text.strip()]
     parts += [sheet.as_text(each).rstrip() for each in result.sheets]
-    parts += ["\n".join(f"- {sentence}" for sentence in result.findings)]
+    parts += [summary(result.verdicts)] if result.verdicts else []
+    parts += ["\n".join(f"- {sentence}" for sentence in result.sentences)]
     parts += ["\n".join(f"Note: {note}" for note in result.notes)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -54,7 +56,7 @@ def numbers_of(entry: Entry, options: Options, result: Result, command: str) -> 
         "seeds": sorted({run.seed for run in result.runs}),
         "versions": versions_of(result.runs) or versions(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "findings": list(result.findings),
+        "findings": result.sentences,
         "tables": [sheet.as_json(each) for each in result.sheets],
         **result.data,
     }
