@@ -54,6 +54,17 @@ def test_a_finished_run_is_measured_printed_and_drawn(finished, tmp_path, capsys
         assert ET.parse(tmp_path / f"sharpness-{name}.svg").getroot().tag.endswith("svg")
 
 
+def test_one_batch_has_no_variance_to_print(finished, tmp_path, capsys):
+    words = ("--samples", 8, *QUICK[2:], "--out", tmp_path)
+    code, told = aesam("sharpness", finished, *words, capsys=capsys)
+    assert code == 0
+    assert "all 8 samples are one batch: for the gradient variance raise --samples" in told
+    (row,) = [line for line in told.splitlines() if "gradient variance (Eq. 3)" in line]
+    assert row.split()[-1] == "–"
+    summary = json.loads((tmp_path / "sharpness.json").read_text())["summary"]
+    assert summary["gradient variance (Eq. 3)"] is None
+
+
 def test_the_numbers_are_those_of_the_trained_weights_on_its_noisy_samples(finished, tmp_path):
     everything = ("--samples", 10**6, *QUICK[2:])
     assert aesam("sharpness", finished, *everything, "--out", tmp_path) == 0

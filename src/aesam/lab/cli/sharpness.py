@@ -1,5 +1,6 @@
 """``aesam sharpness``: how sharp the loss is at the end of a finished run."""
 
+import math
 import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -76,6 +77,8 @@ class Sharpness:
             except FloatingPointError as error:
                 raise UsageError(f"the run in {self.run} went astray: {error}") from error
         console.print(_table(found))
+        if len(batches) == 1:
+            say(f"all {count} samples are one batch: for the gradient variance raise --samples")
         self._write(out, finished, found, count)
         say(f"written: {out / 'sharpness.json'} and {len(found)} figures, sharpness-….svg")
         return 0
@@ -146,11 +149,12 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, float]]:
     """The numbers of the table, by what they are."""
     gradients, spectrum, trace = found["gradients"], found["eigenvalues"], found["trace"]
     average, worst = found["average"], found["worst-case"]
+    several = len(gradients.norms.squared_norms) > 1  # one batch says nothing of their variance
     return [
         ("loss", average.loss),
         ("mean squared gradient norm over batches", gradients.norms.mean),
         ("squared norm of the full gradient", gradients.full_squared_norm),
-        ("gradient variance (Eq. 3)", gradients.variance),
+        ("gradient variance (Eq. 3)", gradients.variance if several else math.nan),
         *[(f"Hessian eigenvalue {i}", value) for i, value in enumerate(spectrum.values, start=1)],
         ("Hessian eigenvalues, off by at most", max(spectrum.residuals)),
         ("Hessian trace", trace.mean),
@@ -165,7 +169,7 @@ def _table(found: Mapping[str, Any]) -> Table:
     table = Table("measure", box=box.SIMPLE_HEAD)
     table.add_column("value", justify="right")
     for name, value in _rows(found):
-        table.add_row(name, f"{value:.4g}")
+        table.add_row(name, f"{value:.4g}" if math.isfinite(value) else "–")
     return table
 
 
