@@ -2,10 +2,12 @@
 
 import json
 import shutil
+import signal
 from html import escape
+from pathlib import Path
 
 import pytest
-from lab.commands import aesam
+from lab.commands import aesam, start
 
 from aesam.lab.config import from_dict
 from aesam.lab.folders import RunFolder
@@ -44,8 +46,8 @@ def out(tmp_path_factory):
     return folder
 
 
-def made(out, name):
-    folder = out / name
+def made(out, name, suffix=""):
+    folder = out / f"{name}{suffix}"
     numbers = json.loads((folder / "results.json").read_text())
     assert numbers["entry"] == name
     assert numbers["command"].startswith(f"aesam reproduce {name}")
@@ -59,7 +61,7 @@ def test_an_entry_of_training_runs_is_made_from_them(name, out, capsys):
     noise = NOISE if "noise" in ENTRIES[name].knows else ()
     code, told = aesam("reproduce", name, *TINY, *noise, "--out", out, capsys=capsys)
     assert code == 0, told
-    folder, numbers = made(out, name)
+    folder, numbers = made(out, name, "-epochs1")
     assert {p.stem for p in folder.glob("*.svg")} == FIGURES[name]
     assert numbers["findings"]
     assert numbers["seeds"] == [0, 1]
@@ -86,7 +88,7 @@ def test_published_runs_are_a_cache_without_machine_paths(out, tmp_path, capsys)
     for path in kept.rglob("*.json*"):
         assert str(out) not in path.read_text()
         assert path.stat().st_size < 300_000
-    assert {p.suffix for p in (tmp_path / "results/table-looksam-k").iterdir()} == {
+    assert {p.suffix for p in (tmp_path / "results/table-looksam-k-epochs1").iterdir()} == {
         ".json", ".svg", ".txt",
     }  # fmt: skip
     code, told = aesam(*words, "--out", tmp_path / "new", "--cache", kept, capsys=capsys)
@@ -94,10 +96,36 @@ def test_published_runs_are_a_cache_without_machine_paths(out, tmp_path, capsys)
     assert "8 of 8 runs were finished before" in told
     assert not (tmp_path / "new" / "runs").exists()
     first, again = (
-        json.loads((folder / "table-looksam-k/results.json").read_text())
+        json.loads((folder / "table-looksam-k-epochs1/results.json").read_text())
         for folder in (out, tmp_path / "new")
     )
     assert first["tables"] == again["tables"]
+
+
+def test_an_interrupted_command_has_published_what_it_finished(tmp_path):
+    kept = tmp_path / "kept"
+    words = ("reproduce", "table-looksam-k", *TINY, *NOISE, "--out", tmp_path, "--jobs", 1)
+    with start(*words, "--publish-runs", kept) as process:
+        for line in process.stdout:
+            if line.startswith("[1/8]"):
+                process.send_signal(signal.SIGINT)
+                break
+        process.communicate()
+    assert process.returncode == 130
+    assert 1 <= len(list(kept.rglob("summary.json"))) < 8
+
+
+def test_the_committed_table_is_that_of_the_committed_runs(tmp_path):
+    """Without CIFAR-10: nothing is trained, and nothing but results/runs is read."""
+    results = Path(__file__).parents[3] / "results"
+    command = json.loads((results / "table-noise-cifar10/results.json").read_text())["command"]
+    levels = command.split("--noise ")[1].split(" --")[0].split()
+    words = ("reproduce", "table-noise", "--data", "cifar10", "--noise", *levels, "--no-train")
+    assert aesam(*words, "--out", tmp_path, "--cache", results / "runs", "--quiet") == 0
+    again, committed = (
+        (folder / "table-noise-cifar10/table.txt").read_text() for folder in (tmp_path, results)
+    )
+    assert again == committed
 
 
 def test_what_is_finished_can_be_shown_without_training(out, tmp_path, capsys):
@@ -113,14 +141,28 @@ def test_what_is_finished_can_be_shown_without_training(out, tmp_path, capsys):
     assert "\nESAM" not in told
     assert "best of all" not in told
     assert not list(kept.glob("*/noise0.6/esam-*"))
-    assert json.loads((tmp_path / "table-noise/results.json").read_text())["findings"] == []
+    assert "Not finished, Small CNN on digits, 60 % label noise: ESAM (seed 0)." in told
+    numbers = json.loads((tmp_path / "table-noise-epochs1/results.json").read_text())
+    assert numbers["findings"] == []
+
+
+def test_nothing_to_show_is_an_error_and_a_missing_panel_is_named(out, tmp_path, capsys):
+    words = ("reproduce", "table-looksam-k", "--epochs", 1, "--seeds", 0, "--no-train")
+    code, told = aesam(*words, "--noise", 0.6, "--out", tmp_path, capsys=capsys)
+    assert code == 2
+    assert "no run of table-looksam-k is finished" in told
+    assert not list(tmp_path.iterdir())
+    words = ("reproduce", "table-noise", *words[2:])
+    code, told = aesam(*words, "--noise", 0.6, 0.4, "--out", out, capsys=capsys)
+    assert code == 0
+    assert "Not finished, Small CNN on digits, 40 % label noise: all of it." in told
 
 
 def test_normality_is_tested_on_400_batches(tmp_path, capsys):
     words = ("reproduce", "fig-normality", "--epochs", 1, "--out", tmp_path)
     code, _ = aesam(*words, capsys=capsys)
     assert code == 0
-    folder, numbers = made(tmp_path, "fig-normality")
+    folder, numbers = made(tmp_path, "fig-normality", "-epochs1")
     assert [len(sample["norms"]) for sample in numbers["samples"]] == [400] * 3
     assert len(list(folder.glob("*.svg"))) == 6
 
@@ -128,7 +170,7 @@ def test_normality_is_tested_on_400_batches(tmp_path, capsys):
 def test_cost_is_timed_alone_and_with_two_processes(tmp_path, capsys):
     code, told = aesam("reproduce", "cost", "--epochs", 2, "--out", tmp_path, capsys=capsys)
     assert code == 0, told
-    _, numbers = made(tmp_path, "cost")
+    _, numbers = made(tmp_path, "cost", "-epochs2")
     assert set(numbers["rows"]) == set(numbers["seconds"]["two"])
     assert numbers["rows"]["erm"]["alone"] == numbers["rows"]["erm"]["two"] == 1.0
     assert numbers["rows"]["sam"]["percent_sam"] == 100.0
@@ -186,6 +228,9 @@ def test_the_list_names_every_entry_and_what_it_needs(capsys):
         (("table-cifar", "--noise", "0.6"), "--noise means nothing to table-cifar; it is for "),
         (("fig-variance", "--controls"), "it is for table-cifar, table-imagenet, table-noise"),
         (("theorem", "--epochs", "3"), "--epochs means nothing to theorem"),
+        (("theorem", "--data", "cifar10"), "--data means nothing to theorem"),
+        (("fig-normality", "--seeds", "0", "1"), "--seeds takes one seed here"),
+        (("cost", "--seeds", "0", "1"), "--seeds takes one seed here"),
         (("theorem", "--no-train"), "theorem is computed at once"),
         (("table-noise", "--preset", "paper", "--data", "cifar10"), "small preset"),
         (("table-imagenet", "--preset", "paper", "--no-tune", "--root", "nowhere"), "nowhere"),

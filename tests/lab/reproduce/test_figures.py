@@ -9,8 +9,18 @@ from scipy import stats
 
 from aesam.lab.report import FinishedRun, label_of
 from aesam.lab.report.comparison import comparison_of
-from aesam.lab.reproduce import by_seed, convergence, cost, curves, lambdas, normality
+from aesam.lab.reproduce import (
+    by_seed,
+    claims,
+    convergence,
+    cost,
+    curves,
+    lambdas,
+    normality,
+    verdicts,
+)
 from aesam.lab.reproduce.benches import Options, noisy
+from aesam.lab.reproduce.claims import Claim
 
 EPOCHS = 20
 
@@ -120,6 +130,21 @@ def test_a_slower_method_is_said_to_be_slower():
     assert "disagrees: worse here" in speed
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_run_that_went_astray_is_named_and_proves_nothing(seed):
+    good = [down(1.0, 1e-5), down(1.1, 2e-5), down(0.9, 1e-5)]
+    astray = [*good]
+    astray[seed] = [*down(1.0, 0.1)[:-1], np.nan]
+    found = comparison("train_loss", {"ss-sam": good, "ae-sam": astray})
+    vanished, speed = convergence.converged(found, "train_loss")
+    assert "→ disagrees: not all fell so far" in vanished
+    assert speed.endswith(f"→ not tested: not finite at seed {seed}.")
+    (shown,) = verdicts.sheets_of(
+        claims.judge(found, [Claim("ae-sam", "ss-sam")], by_seed.speed("train_loss", "loss"))
+    )
+    assert shown.lines[0].cells[2:5] == ("–", "–", "–")
+
+
 def test_one_seed_tests_nothing():
     found = comparison("gradient_variance", {"erm": [down(1, 0.1)], "sam": [down(1, 0.01)]})
     (said,) = convergence.smaller_with_sam(found, "gradient_variance")
@@ -168,16 +193,25 @@ def test_a_share_that_rises_is_named_and_chance_is_not_a_rise():
     found = threshold_comparison(rising, lambda a, b: 80 + a + b)
     first, _ = lambdas.shares(found)
     # The jitter is the same for all, so every rise is the same at each seed: none can be tested.
-    assert "→ holds but for chance (it falls at 6 of 10 steps)" in first
+    assert "→ not seen everywhere (it falls at 6 of 10 steps)" in first
     assert "→ disagrees" in lambdas.trend(found)
 
     def jitters(low, high):
         return (0.1 * low, 0.3, -0.1 * high)
 
     first, second = lambdas.shares(threshold_comparison(rising, lambda a, b: 80.0, jitters))
-    assert "→ disagrees (it falls at 6 of 10 steps, beyond chance" in first
+    assert "→ disagrees (it falls at 6 of 10 steps, rises beyond chance at" in first
     assert "(1.0, 2.0) → (2.0, 2.0)" in first
     assert "increasing λ2 reduces the share of SAM → holds here" in second
+
+
+def test_ties_and_missing_neighbours_are_called_so():
+    flat = threshold_comparison(lambda a, b: min(100.0, 90 - 9 * (a + b)), lambda a, b: 80.0)
+    for said, ties in zip(lambdas.shares(flat), (1, 2), strict=True):
+        told = f"it falls at {10 - ties} of 10 steps, stays the same at {ties}"
+        assert f"→ holds here but for ties ({told})" in said
+    lone = comparison_of("here", config_of("ae-sam"), [(r.label, r.runs) for r in flat.rows[:1]])
+    assert "→ cannot tell: no neighbouring thresholds" in lambdas.shares(lone)[0]
 
 
 def test_no_trend_is_tested_where_nothing_varies():
@@ -198,8 +232,19 @@ def test_normality_is_scipy_s_and_the_verdict_follows_it():
         assert sample.std == pytest.approx(np.std(values, ddof=1))
         assert sample.straightness == stats.probplot(values)[1][2]
     assert samples[0].straightness > 0.99 > samples[1].straightness
-    assert "→ holds here (p < 0.05 in 0 of 1" in normality._finding(samples[:1])
-    assert "→ disagrees (p < 0.05 in 1 of 2" in normality._finding(samples)
+    assert "→ not rejected (p < 0.05 in 0 of 1" in normality.finding(samples[:1])
+    assert "→ disagrees (p < 0.05 in 1 of 2" in normality.finding(samples)
+
+
+@pytest.mark.parametrize("norms", [[1.0] * 399 + [np.inf], [2.0] * 400, [np.nan] * 400])
+def test_norms_that_cannot_be_tested_prove_nothing(norms):
+    bell = np.random.default_rng(0).normal(5.0, 1.0, 400).tolist()
+    samples = [normality.sample_of("here", i, values) for i, values in enumerate((bell, norms))]
+    assert [sample.is_testable for sample in samples] == [True, False]
+    assert "in 0 of 1 samples, 1 more could not be tested" in normality.finding(samples)
+    assert "no sample could be tested" in normality.finding(samples[1:])
+    assert len(normality._drawings(samples, 1)) == 2
+    assert normality._drawings(samples[1:], 1) == []
 
 
 # Cost ---------------------------------------------------------------------------------------------
@@ -227,3 +272,5 @@ def test_cost_is_all_time_over_all_of_erm_s():
     assert rows["esam"]["two"] == pytest.approx(2.94)
     assert "0 % less time than SAM alone and 40 % more in parallel" in result.findings[0]
     assert "2.10× alone" in result.findings[1]
+    assert "ERM's differ by 0 % alone" in result.sheets[0].caption
+    assert cost.variation([1.0, 3.0]) == pytest.approx(2**0.5 / 2)

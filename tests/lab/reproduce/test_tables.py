@@ -121,6 +121,20 @@ def test_k_2_is_set_against_the_best_other_k(tmp_path):
     assert tables.best_k(comparison_of("place", config_of("erm"), rows[1:])) == []
 
 
+def test_two_seeds_are_too_few_for_a_verdict(comparison):
+    rows = [(row.label, row.runs[:2]) for row in comparison.rows]
+    (verdict,) = claims.judge(comparison_of("x", config_of("erm"), rows), [Claim("sam", "ss-sam")])
+    assert verdict.word == claims.FEW
+
+
+@pytest.mark.parametrize(("worse", "remark"), [("ss-sam", ""), ("sam", "not like for like")])
+def test_unequal_shares_of_sam_are_remarked_on(comparison, worse, remark):
+    (verdict,) = claims.judge(comparison, [Claim("ae-sam", worse, alike=True)])
+    assert verdict.remark == (remark and f"{remark}: 49 and 100 % SAM")
+    assert ("like for like" in verdict.sentence()) == bool(remark)
+    assert ("like for like" in verdicts.sheets_of([verdict])[0].lines[0].cells[1]) == bool(remark)
+
+
 def test_signs_are_signs_and_names_keep_their_hyphens(comparison):
     (verdict,) = claims.judge(comparison, [Claim("ae-looksam", "looksam")])
     assert "AE-LookSAM more accurate than LookSAM" in verdict.sentence()

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from aesam.lab.grid import Outcome
 from aesam.lab.reproduce import tuning
 from aesam.lab.reproduce.benches import Options
 from aesam.lab.reproduce.entries import ENTRIES, Computed, Entry, Trained, entry_of
+from aesam.lab.reproduce.finished import unfinished
 from aesam.lab.reproduce.plan import runs_of
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.runner import Shelf, publish
@@ -111,8 +112,18 @@ class Reproduce:
             found = [tuning.chosen(bench, names, shelf.find) for bench, names in searches]
         panels = entry.panels(options, found)
         failed = self._finish(shelf, runs_of(panels))
-        self._end(entry, options, entry.show(panels, shelf.find))
+        gone = unfinished(panels, shelf.find)
+        if not any(shelf.find(run) for run in runs_of(panels)):
+            return tell_failures(failed) or self._nothing()
+        result = entry.show(panels, shelf.find)
+        self._end(entry, options, replace(result, notes=[*result.notes, *gone]))
         return tell_failures(failed)
+
+    def _nothing(self) -> int:
+        raise UsageError(
+            f"no run of {self.name} is finished in {self.out / 'runs'} or {self.cache}: leave out "
+            "--no-train to make them"
+        )
 
     def _finish(self, shelf: Shelf, runs: list[Run]) -> list[Outcome]:
         """Make the runs that are missing; those that failed twice come back."""
@@ -147,6 +158,7 @@ class Reproduce:
         """Print and write what was found."""
         kind = options.data if options.is_small else options.preset
         name = entry.name if kind == "digits" else f"{entry.name}-{kind}"
+        name += f"-epochs{options.epochs}" if options.epochs is not None else ""  # not the real one
         folder = self.out / name
         command = shlex.join(["aesam", *sys.argv[1:]])
         write(entry, options, result, folder, command)

@@ -71,6 +71,13 @@ class Options:
     def is_small(self) -> bool:
         return self.preset == "small"
 
+    @property
+    def given(self) -> list[str]:
+        """The options that are not left to the entry."""
+        usual = Options()
+        names = ("data", "seeds", "epochs", "noise", "controls", "tune")
+        return [name for name in names if getattr(self, name) != getattr(usual, name)]
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -137,7 +144,7 @@ def imagenet(options: Options) -> list[Bench]:
         ]
     base = _at(options, recipes.for_dataset("folder"))
     fixed = {name: {"rho": 0.05} for name in methods.NAMES if name != "erm"}
-    radius = "ρ = 0.05 as in the paper; α, where there is one, from the grid."
+    radius = "ρ = 0.05 as in the paper."
     return [
         Bench(
             "ResNet-50 on ImageNet", base, "imagenet", "resnet50", fixed, frozenset({"rho"}), radius
@@ -168,6 +175,13 @@ def _with_noise(bench: Bench, noise: float) -> Bench:
         bench, title=f"{bench.title}, {wording.noise(noise)}", base=replace(bench.base, data=data)
     )
     return flipped.with_settings(NOISE_SETTINGS)
+
+
+def timed(options: Options) -> Bench:
+    """Where the cost is measured: heavy enough for a step to be more than its overhead."""
+    if not options.is_small:
+        return cifar(options)[0]
+    return _with_noise(_small(options, ("resnet8",), subset=None)[0], LEVELS[0])
 
 
 def architectures(

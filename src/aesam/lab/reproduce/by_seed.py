@@ -53,7 +53,7 @@ def end_of(curve: np.ndarray) -> float:
 
 def fall(row: MethodRow, quantity: str) -> dict[int, float]:
     """By seed: how many times smaller the end is than the first epoch."""
-    return _by_seed(row, quantity, lambda curve: curve[0] / max(end_of(curve), SMALLEST))
+    return _by_seed(row, quantity, lambda curve: curve[0] / np.maximum(end_of(curve), SMALLEST))
 
 
 def _mean_logarithm(curve: np.ndarray) -> float:

@@ -3,8 +3,9 @@
 Disagreement is said as it is.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aesam.lab.report import (
@@ -17,7 +18,10 @@ from aesam.lab.report import (
 )
 
 SIGNIFICANT = 0.05
+FEWEST = 3  # seeds for a verdict: with two, a single difference more would turn it
+ALIKE = 10.0  # points of % SAM within which two methods count as equally often
 SAME = "every seed differs by the same, so nothing can be tested"
+FEW = "two seeds, too few to say"
 PAPER = "the paper"
 
 
@@ -44,12 +48,14 @@ class Claim:
     """``better`` is better than ``worse``, or as good if ``comparable``.
 
     ``by`` is who says so; what the paper does not say is a question of ours, and stands there.
+    ``alike`` is said of methods that use SAM equally often: where they do not, the verdict says so.
     """
 
     better: str
     worse: str
     comparable: bool = False
     by: str = PAPER
+    alike: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,16 +69,20 @@ class Verdict:
     test: PairedTest
     interval: tuple[float, float]
     word: str
+    remark: str = ""
 
     def sentence(self) -> str:
         shown, (ours, theirs) = self.quantity.shown, self.means
+        if not math.isfinite(self.test.difference):
+            return f"{self.where}: {self.claimed} → {self.word}."
         low, high = self.interval
         unit = f" {self.quantity.unit}" if self.quantity.unit else ""
         tested = f"{wording.p_statement(self.test)}, " if self.test.p_value > 0.0 else ""
         return (
             f"{self.where}: {self.claimed} → {self.word} ({shown(ours)} against "
             f"{shown(theirs)}: {shown(self.test.difference, '+')}{unit}, bootstrap "
-            f"{shown(low, '+')} to {shown(high, '+')}, {tested}n = {self.test.n})."
+            f"{shown(low, '+')} to {shown(high, '+')}, {tested}n = {self.test.n}"
+            f"{'; ' + self.remark if self.remark else ''})."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -85,6 +95,7 @@ class Verdict:
             "interval_95": list(self.interval),
             "p_value": self.test.p_value,
             "n": self.test.n,
+            "remark": self.remark,
         }
 
     @property
@@ -97,22 +108,25 @@ class Verdict:
 
 TABLE_CIFAR = (
     Claim("ae-sam", "sam"),
-    Claim("ae-sam", "ss-sam"),
-    Claim("ae-looksam", "looksam"),
+    Claim("ae-sam", "ss-sam", alike=True),
+    Claim("ae-looksam", "looksam", alike=True),
 )
-TABLE_IMAGENET = (Claim("ae-sam", "sam", comparable=True), Claim("ae-looksam", "looksam"))
+TABLE_IMAGENET = (
+    Claim("ae-sam", "sam", comparable=True),
+    Claim("ae-looksam", "looksam", alike=True),
+)
 TABLE_NOISE = (
     Claim("ae-looksam", "sam", comparable=True),
     Claim("ae-looksam", "esam"),
-    Claim("ae-looksam", "ss-sam"),
-    Claim("ae-looksam", "looksam"),
+    Claim("ae-looksam", "ss-sam", alike=True),
+    Claim("ae-looksam", "looksam", alike=True),
     Claim("sam", "erm"),
 )
 CONTROLS = (
-    Claim("ae-sam", "matched-sam", by="the geometry, not just the schedule?"),
-    Claim("ae-sam", "inverted-sam", by="the sharp steps, not just any?"),
-    Claim("ae-looksam", "matched-looksam", by="the geometry, not just the schedule?"),
-    Claim("ae-looksam", "inverted-looksam", by="the sharp steps, not just any?"),
+    Claim("ae-sam", "matched-sam", by="the geometry, not just the schedule?", alike=True),
+    Claim("ae-sam", "inverted-sam", by="the sharp steps, not just any?", alike=True),
+    Claim("ae-looksam", "matched-looksam", by="the geometry, not just the schedule?", alike=True),
+    Claim("ae-looksam", "inverted-looksam", by="the sharp steps, not just any?", alike=True),
     Claim("sam", "erm-long", by="SAM, not just the time?"),
     Claim("ae-looksam", "erm-long", by="the method, not just the time?"),
     Claim("ae-looksam", "late-sam", by="better than SAM at the end only?"),
@@ -146,19 +160,38 @@ def compare_rows(
     """The verdict on two rows; None with fewer than two seeds in common."""
     left, right = quantity.of(ours), quantity.of(theirs)
     seeds = sorted(left.keys() & right.keys())
+    named = replace(claim, better=ours.label, worse=theirs.label)
+    astray = [s for s in seeds if not math.isfinite(left[s] - right[s])]
+    if astray:
+        return _untestable(named, quantity, where, astray)
     test = paired_t_test(left, right)
     interval = bootstrap_interval([left[s] - right[s] for s in seeds])
     if test is None or interval is None:
         return None
     means = (sum(left[s] for s in seeds) / len(seeds), sum(right[s] for s in seeds) / len(seeds))
-    named = Claim(ours.label, theirs.label, claim.comparable, claim.by)
-    return Verdict(named, quantity, where, means, test, interval, _word(claim, test, quantity))
+    word, remark = _word(claim, test, quantity), _remark(claim, ours, theirs)
+    return Verdict(named, quantity, where, means, test, interval, word, remark)
+
+
+def _untestable(claim: Claim, quantity: Quantity, where: str, seeds: Sequence[int]) -> Verdict:
+    word = f"not tested: not finite at seed {wording.whole_numbers(list(seeds))}"
+    test, gone = PairedTest(len(seeds), math.nan, math.nan), (math.nan, math.nan)
+    return Verdict(claim, quantity, where, gone, test, gone, word)
+
+
+def _remark(claim: Claim, ours: MethodRow, theirs: MethodRow) -> str:
+    left, right = ours.percent_sam.mean, theirs.percent_sam.mean
+    if not claim.alike or abs(left - right) <= ALIKE:
+        return ""
+    return f"not like for like: {left:.0f} and {right:.0f} % SAM"
 
 
 def _word(claim: Claim, test: PairedTest, quantity: Quantity) -> str:
     # Equal differences at every seed are chance on a small test set: no spread to test against.
     if test.p_value == 0.0:
         return SAME
+    if test.n < FEWEST:
+        return FEW
     certain = test.p_value < SIGNIFICANT
     good = test.difference < 0 if quantity.small_is_good else test.difference > 0
     if claim.by != PAPER:

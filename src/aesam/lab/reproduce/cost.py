@@ -16,6 +16,7 @@ from aesam.lab.errors import UsageError
 from aesam.lab.report import label_of
 from aesam.lab.reproduce import benches
 from aesam.lab.reproduce.benches import Bench, Options
+from aesam.lab.reproduce.plan import only_seed
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.sheet import Line, Sheet
 
@@ -34,10 +35,8 @@ NOTE = (
 
 def cost(options: Options, told: Callable[[int, int], None]) -> Result:
     """Both timings of every method on one network."""
-    bench = (benches.noisy(options) if options.is_small else benches.cifar(options))[0]
-    names = methods.PAPER
-    seed = (options.seeds or (0,))[0]
-    runs = [bench.run(name, seed) for name in names]
+    bench, seed = benches.timed(options), only_seed(options)
+    runs = [bench.run(name, seed) for name in methods.PAPER]
     turns = TURNS if options.epochs is None else options.epochs
     if turns < 1:
         raise UsageError(f"epochs must be at least 1 to time anything, got {turns}")
@@ -67,17 +66,39 @@ def measure(runs: Sequence[Run], processes: int, turns: int) -> Times:
         )
         if ended.returncode:
             raise RuntimeError(f"timing with {processes} processes failed:\n{ended.stderr[-2000:]}")
-        return json.loads(out.read_text())
+        found = json.loads(out.read_text())
+        if found["processes"] != processes:
+            raise RuntimeError(f"timed {found['processes']} processes instead of {processes}")
+        return found["times"]
 
 
 def result_of(bench: Bench, alone: Times, two: Times, turns: int) -> Result:
     rows = {name: _row(name, alone, two) for name in alone}
     lines = tuple(_line(name, row) for name, row in rows.items())
     return Result(
-        sheets=[Sheet(f"Cost: {bench.title}", COLUMNS, (lines,), f"{NOTE} {turns} turns.")],
+        sheets=[Sheet(f"Cost: {bench.title}", COLUMNS, (lines,), _note(alone, two, turns))],
         findings=_findings(rows),
-        data={"turns": turns, "rows": rows, "seconds": {"alone": alone, "two": two}},
+        data={
+            "turns": turns,
+            "load": os.getloadavg()[0],
+            "rows": rows,
+            "seconds": {"alone": alone, "two": two},
+        },
     )
+
+
+def _note(alone: Times, two: Times, turns: int) -> str:
+    spread = [variation(times["erm"]["seconds"]) for times in (alone, two)]
+    return (
+        f"{NOTE} {turns} turns; ERM's differ by {100 * spread[0]:.0f} % alone and "
+        f"{100 * spread[1]:.0f} % with two (standard deviation), which is how well anything is "
+        "known here."
+    )
+
+
+def variation(seconds: Sequence[float]) -> float:
+    """The standard deviation as a share of the mean."""
+    return statistics.stdev(seconds) / statistics.mean(seconds) if len(seconds) > 1 else 0.0
 
 
 def ratio(times: Times, name: str, other: str = "erm") -> float:

@@ -1,12 +1,12 @@
 """From finished runs on disk back to the rows they belong to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from aesam.lab.config import Run, as_dict
-from aesam.lab.report import Comparison, FinishedRun, read_runs
+from aesam.lab.report import Comparison, FinishedRun, read_runs, wording
 from aesam.lab.report.comparison import comparison_of
 from aesam.lab.report.grouping import shared_settings
 from aesam.lab.reproduce.plan import Panel, Row
@@ -28,6 +28,21 @@ def comparison_for(panel: Panel, find: Find) -> Comparison | None:
     if not named:
         return None
     return comparison_of(panel.title, _settings(panel), named)
+
+
+def unfinished(panels: Iterable[Panel], find: Find) -> list[str]:
+    """What a reader does not see, a sentence for each panel that lacks something."""
+    found = [(panel.title, _gone(panel, find)) for panel in panels]
+    return [f"Not finished, {title}: {'; '.join(gone)}." for title, gone in found if gone]
+
+
+def _gone(panel: Panel, find: Find) -> list[str]:
+    lacking = [(row.label, [r.seed for r in row.runs if find(r) is None]) for row in panel.rows]
+    if all(
+        len(seeds) == len(row.runs) for (_, seeds), row in zip(lacking, panel.rows, strict=True)
+    ):
+        return ["all of it"]
+    return [f"{label} (seed {wording.whole_numbers(seeds)})" for label, seeds in lacking if seeds]
 
 
 def _settings(panel: Panel) -> dict[str, Any]:

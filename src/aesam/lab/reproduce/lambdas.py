@@ -91,7 +91,18 @@ def _sheet(comparison: Comparison) -> Sheet:
         for row in rows
     )
     columns = ("thresholds", f"{comparison.measured_on} accuracy", "% SAM", "n")
-    return Sheet(comparison.title, columns, (lines,), "The paper shows these as figures only.")
+    return Sheet(comparison.title, columns, (lines,), _caption(comparison))
+
+
+def _caption(comparison: Comparison) -> str:
+    row = comparison.rows[0]
+    own = {name: row.settings.get(name) for name in ("rho", "alpha")}
+    epochs = comparison.settings["training"]["epochs"]
+    return (
+        f"Mean ± standard deviation over seeds {wording.whole_numbers(comparison.seeds)}; "
+        f"{epochs} epochs; {wording.settings(own)}, chosen at other thresholds. The paper shows "
+        "these as figures only."
+    )
 
 
 def _pair(row: MethodRow) -> Pair:
@@ -133,17 +144,23 @@ def shares(comparison: Comparison) -> list[str]:
 
 def _falls(title: str, rows: Mapping[Pair, MethodRow], which: int) -> str:
     """Every pair of neighbours; one that rises beyond chance is named."""
-    neighbours = [
-        (row, rows[after]) for at, row in rows.items() if (after := _next(at, which)) in rows
-    ]
-    rises = [(low, high) for low, high in neighbours if _change(low, high) >= 0.0]
-    certain = [f"{low.label} → {high.label}" for low, high in rises if _is_certain(low, high)]
-    word = "disagrees" if certain else "holds here" if not rises else "holds but for chance"
-    named = f", beyond chance (paired t-test, p < {SIGNIFICANT}) at {'; '.join(certain)}"
-    return (
-        f"{title}: increasing λ{which + 1} reduces the share of SAM → {word} (it falls at "
-        f"{len(neighbours) - len(rises)} of {len(neighbours)} steps{named if certain else ''})."
-    )
+    claim = f"{title}: increasing λ{which + 1} reduces the share of SAM"
+    pairs = [(row, rows[after]) for at, row in rows.items() if (after := _next(at, which)) in rows]
+    if not pairs:
+        return f"{claim} → cannot tell: no neighbouring thresholds are finished."
+    changes = [_change(low, high) for low, high in pairs]
+    falls, ties = sum(c < 0.0 for c in changes), sum(c == 0.0 for c in changes)
+    certain = [f"{low.label} → {high.label}" for low, high in pairs if _rises(low, high)]
+    told = [f"it falls at {falls} of {len(pairs)} steps"]
+    told += [f"stays the same at {ties}"] if ties else []
+    told += [f"rises beyond chance at {'; '.join(certain)}"] if certain else []
+    if certain:
+        word = "disagrees"
+    elif falls == len(pairs):
+        word = "holds here"
+    else:
+        word = "holds here but for ties" if falls + ties == len(pairs) else "not seen everywhere"
+    return f"{claim} → {word} ({', '.join(told)})."
 
 
 def _next(pair: Pair, which: int) -> Pair:
@@ -154,9 +171,10 @@ def _change(low: MethodRow, high: MethodRow) -> float:
     return high.percent_sam.mean - low.percent_sam.mean
 
 
-def _is_certain(low: MethodRow, high: MethodRow) -> bool:
+def _rises(low: MethodRow, high: MethodRow) -> bool:
+    """Whether the share of SAM rises, and a paired t-test by seed says that it is no chance."""
     test = paired_t_test(_shares(high), _shares(low))
-    return test is not None and 0.0 < test.p_value < SIGNIFICANT
+    return test is not None and test.difference > 0.0 and 0.0 < test.p_value < SIGNIFICANT
 
 
 def _shares(row: MethodRow) -> dict[int, float]:

@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from aesam.lab.report.runs import FinishedRun
 from aesam.lab.reproduce.benches import Bench, Options
 from aesam.lab.reproduce.finished import Find, runs_of_row
 from aesam.lab.reproduce.measured import measured_panel
-from aesam.lab.reproduce.plan import Panel
+from aesam.lab.reproduce.plan import Panel, only_seed
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.sheet import Line, Sheet
 
@@ -47,14 +48,19 @@ class Sample:
     straightness: float  # correlation of the Q–Q plot's points: 1 on a line
 
     @property
+    def is_testable(self) -> bool:
+        """Norms that are not finite, or all the same, have no distribution to test."""
+        return bool(np.isfinite(self.norms).all()) and self.std > 0.0
+
+    @property
     def scaled(self) -> np.ndarray:
         """In standard deviations from their mean; unchanged if they do not vary."""
         return (self.norms - self.mean) / (self.std or 1.0)
 
 
 def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
-    seeds = options.seeds or (0,)
-    return [measured_panel(bench, ("ae-sam",), seeds[:1], "norms") for bench in found]
+    seed = only_seed(options)
+    return [measured_panel(bench, ("ae-sam",), (seed,), "norms") for bench in found]
 
 
 def show(panels: Sequence[Panel], find: Find) -> Result:
@@ -64,7 +70,7 @@ def show(panels: Sequence[Panel], find: Find) -> Result:
     return Result(
         sheets=[_sheet(every)] if every else [],
         drawings=[d for i, of_panel in enumerate(samples, 1) for d in _drawings(of_panel, i)],
-        findings=[_finding(every)] if every else [],
+        findings=[finding(every)] if every else [],
         data={"samples": [_numbers(sample) for sample in every]},
         runs=[run for _, run in found],
     )
@@ -79,6 +85,8 @@ def samples_of(run: FinishedRun, where: str) -> list[Sample]:
 
 def sample_of(where: str, epoch: int, norms: Sequence[float]) -> Sample:
     values = np.asarray(norms, dtype=np.float64)
+    if not np.isfinite(values).all() or np.ptp(values) == 0.0:
+        return Sample(where, epoch, values, float(values.mean()), *[math.nan] * 4)
     test: Any = stats.normaltest(values)
     quantiles: Any = stats.probplot(values)
     return Sample(
@@ -121,6 +129,7 @@ def _sheet(samples: Sequence[Sample]) -> Sheet:
 
 
 def _drawings(samples: Sequence[Sample], number: int) -> list[Drawing]:
+    samples = [sample for sample in samples if sample.is_testable]
     if not samples:
         return []
     where = samples[0].where
@@ -172,15 +181,21 @@ def _label(sample: Sample) -> str:
     return f"epoch {sample.epoch}, p = {sample.p_value:.2g}"
 
 
-def _finding(samples: Sequence[Sample]) -> str:
-    against = sum(s.p_value < LEVEL for s in samples)
-    skewed = sum(s.skewness > 0 for s in samples)
-    straight = [s.straightness for s in samples]
-    word = "holds here" if not against else "disagrees"
+def finding(samples: Sequence[Sample]) -> str:
+    """“Approximately normal”, by the test on each sample that can be tested."""
+    tested = [s for s in samples if s.is_testable]
+    if not tested:
+        return "Squared gradient norms are normal → no sample could be tested."
+    against = sum(s.p_value < LEVEL for s in tested)
+    skewed = sum(s.skewness > 0 for s in tested)
+    straight = [s.straightness for s in tested]
+    word = "not rejected" if not against else "disagrees"
+    left = len(samples) - len(tested)
     return (
-        f"Squared gradient norms are normal → {word} (p < {LEVEL} in {against} of {len(samples)} "
-        f"samples; {skewed} have the longer tail to the right; Q–Q correlation "
-        f"{min(straight):.3f} to {max(straight):.3f}, 1 being a line)."
+        f"Squared gradient norms are normal → {word} (p < {LEVEL} in {against} of {len(tested)} "
+        f"samples{f', {left} more could not be tested' if left else ''}; {skewed} have the longer "
+        f"tail to the right; Q–Q correlation {min(straight):.3f} to {max(straight):.3f}, 1 being a "
+        "line)."
     )
 
 

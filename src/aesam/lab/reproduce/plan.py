@@ -6,6 +6,7 @@ from typing import Any
 
 from aesam.lab import methods
 from aesam.lab.config import Run
+from aesam.lab.errors import UsageError
 from aesam.lab.report import label_of
 from aesam.lab.reproduce.benches import Bench, Options
 
@@ -44,6 +45,14 @@ def seeds_of(options: Options, usual: int) -> tuple[int, ...]:
     if options.seeds is not None:
         return options.seeds
     return tuple(range(3 if options.is_small else usual))
+
+
+def only_seed(options: Options) -> int:
+    """The one seed of an entry that is made from one run."""
+    first, *more = options.seeds or (0,)
+    if more:
+        raise UsageError(f"--seeds takes one seed here, got {[first, *more]}")
+    return first
 
 
 def method_rows(bench: Bench, names: Iterable[str], seeds: Iterable[int]) -> list[Row]:

@@ -1,16 +1,17 @@
 """The paper's tables: ours beside the paper's, grouped by % SAM, with the claims judged."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aesam.lab.report import Comparison, MethodRow, wording
 from aesam.lab.report.results import as_json
-from aesam.lab.report.tables import against, missing, p_against
+from aesam.lab.report.tables import against, p_against
 from aesam.lab.reproduce import claims, paper_numbers
 from aesam.lab.reproduce.benches import DATA, MODELS, Bench, Options
 from aesam.lab.reproduce.claims import Claim, Verdict
 from aesam.lab.reproduce.finished import Find, comparison_for
-from aesam.lab.reproduce.plan import Panel, Row, method_rows, names_with, seeds_of
+from aesam.lab.reproduce.plan import CONTROLS, Panel, Row, method_rows, names_with, seeds_of
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.sheet import Line, Sheet
 
@@ -47,8 +48,15 @@ def noise_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
 
 def looksam_k_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     seeds = seeds_of(options, 5)
+    controls = CONTROLS if options.controls else ()
     return [
-        _panel(b, [_with_k(b, k, seeds) for k in KS], "looksam-k", dataset="cifar10", noise=b.noise)
+        _panel(
+            replace(b, how_chosen=f"{b.how_chosen} The same ρ and α for every k.".strip()),
+            [*(_with_k(b, k, seeds) for k in KS), *method_rows(b, controls, seeds)],
+            "looksam-k",
+            dataset="cifar10",
+            noise=b.noise,
+        )
         for b in found
     ]
 
@@ -151,7 +159,7 @@ def paper_of(panel: Panel, row: MethodRow) -> paper_numbers.PaperNumber | None:
     """What the paper reports where our row stands."""
     where = {"method": row.method, **panel.paper}
     if panel.table == "looksam-k":
-        where["k"] = row.settings["k"]
+        where["k"] = row.settings.get("k")
     return paper_numbers.find(panel.table, **where) if panel.table else None
 
 
@@ -159,20 +167,20 @@ def _caption(panel: Panel, comparison: Comparison) -> str:
     seeds = comparison.seeds
     over = f"mean ± standard deviation over n = {len(seeds)} seeds"
     over = over if len(seeds) > 1 else "n = 1 run of each, so nothing can be tested; seed"
+    epochs = comparison.settings["training"]["epochs"]
     here = (
-        f"Here: {panel.title}, {comparison.measured_on} accuracy, {over} "
+        f"Here: {panel.title}, {epochs} epochs, {comparison.measured_on} accuracy, {over} "
         f"({wording.whole_numbers(seeds)}); bootstrap intervals of the mean are by percentiles at "
         "95 %, which with three seeds is no more than their range"
     )
-    gone = "; ".join(missing(comparison))
     n = 3 if panel.table == "imagenet" else 5
     paper = f"Paper: {MODELS[panel.paper['model']]} on {DATA[panel.paper['dataset']]}, n = {n}"
     baselines = (
-        "p: two-sided paired t-test by seed, against SAM and against the row's own baseline "
-        "(of AE-SAM SS-SAM, of AE-LookSAM LookSAM, of a coin or inverted what it is set against, "
-        "else ERM)"
+        "p: two-sided paired t-test by seed, uncorrected for their number, against SAM and against "
+        "the row's own baseline (of AE-SAM SS-SAM, of AE-LookSAM LookSAM, of a coin or inverted "
+        "what it is set against, else ERM)"
     )
-    return f"{here}{'; ' + gone if gone else ''}. {paper}. {baselines}."
+    return f"{here}. {paper}. {baselines}."
 
 
 def _notes(panels: Sequence[Panel]) -> list[str]:
@@ -200,8 +208,9 @@ def _papers(panel: Panel, comparison: Comparison) -> dict[str, Any]:
 
 def best_k(comparison: Comparison) -> list[Verdict]:
     """K = 2 against the best other k, by the same test as every other claim."""
-    two = [row for row in comparison.rows if row.settings["k"] == KS[0]]
-    others = [row for row in comparison.rows if row.settings["k"] != KS[0]]
+    looksam = [row for row in comparison.rows if row.method == "looksam"]
+    two = [row for row in looksam if row.settings["k"] == KS[0]]
+    others = [row for row in looksam if row.settings["k"] != KS[0]]
     if not two or not others:
         return []
     best = max(others, key=lambda row: row.accuracy.mean)

@@ -2,7 +2,7 @@
 
     python -m torch.distributed.run --nproc-per-node 2 -m aesam.lab.reproduce.timing PLAN OUT
 
-Turns by epoch, so that a slow moment of the machine hits all methods; the first warms up.
+Turns by epoch, so that a slow moment of the machine hits all methods, after one to warm up.
 """
 
 import json
@@ -25,17 +25,18 @@ from aesam.lab.splits import samples_of
 def take_turns(runs: Sequence[Run], turns: int) -> dict[str, dict[str, list[float]]]:
     """Seconds of each epoch of each method, and the share of its steps that used SAM."""
     accelerator = accelerator_for(runs[0].training)
-    methods = {run.method.name: _epochs(run, accelerator, turns + 1) for run in runs}
+    for run in runs:
+        next(_epochs(run, accelerator, 1))
+    methods = {run.method.name: _epochs(run, accelerator, turns) for run in runs}
     found: dict[str, dict[str, list[float]]] = {
         name: {"seconds": [], "share_of_sam": []} for name in methods
     }
-    for turn in range(turns + 1):
+    for _ in range(turns):
         for name, epochs in methods.items():
             accelerator.wait_for_everyone()
             seconds, share = next(epochs)
-            if turn:
-                found[name]["seconds"].append(seconds)
-                found[name]["share_of_sam"].append(share)
+            found[name]["seconds"].append(seconds)
+            found[name]["share_of_sam"].append(share)
     return found
 
 
@@ -73,8 +74,10 @@ def main() -> None:
     plan, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     torch.set_num_threads(1)  # one core each, alone too: the processes are what is compared
     found = take_turns([from_dict(run) for run in plan["runs"]], plan["turns"])
-    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-        out.write_text(json.dumps(found))
+    many = torch.distributed.is_initialized()
+    if not many or torch.distributed.get_rank() == 0:
+        processes = torch.distributed.get_world_size() if many else 1
+        out.write_text(json.dumps({"processes": processes, "times": found}))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

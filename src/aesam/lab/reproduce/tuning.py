@@ -46,14 +46,21 @@ def chosen(bench: Bench, names: Iterable[str], find: Find) -> Bench:
     for control, model in CONTROLLED.items():
         if best.get(model):
             best[control] = {k: v for k, v in best[model].items() if k in methods.SETTINGS[control]}
-    return replace(bench.with_settings(best), how_chosen=_how(grids(bench, searched), find))
+    return replace(bench.with_settings(best), how_chosen=_how(bench, grids(bench, searched), find))
 
 
-def _how(runs: Sequence[Run], find: Find) -> str:
-    how = "ρ and α from the paper's grids on a held-out tenth of the training set, seed 0"
+def _how(bench: Bench, runs: Sequence[Run], find: Find) -> str:
+    """What was chosen and on how little; what the bench had to say of the rest stays."""
+    what = " and ".join(s for n, s in (("rho", "ρ"), ("alpha", "α")) if n not in bench.fixed)
+    of = bench.base.data.subset
+    size = "" if of is None else f" ({round(HOLDOUT * of)} images, so ties are many)"
+    how = (
+        f"{what} from the paper's grids by one run (seed {SEED}) on a held-out tenth of the "
+        f"training set with clean labels{size}; of equal ones the first"
+    )
     there = sum(find(run) is not None for run in runs)
     unfinished = f"; the search is not finished: {there} of its {len(runs)} runs are"
-    return f"{how}{unfinished if there < len(runs) else ''}."
+    return f"{bench.how_chosen} {how}{unfinished if there < len(runs) else ''}.".strip()
 
 
 def _searched(names: Iterable[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Many verdicts for a reader: counted in one sentence, and as a table for each place."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -44,13 +45,14 @@ def _sheet(place: str, verdicts: Sequence[Verdict]) -> Sheet:
 def _line(verdict: Verdict) -> Line:
     shown, unit = verdict.quantity.shown, verdict.quantity.unit
     low, high = verdict.interval
+    finite = math.isfinite(verdict.test.difference)
     tested = verdict.test if verdict.test.p_value > 0.0 else None
     return Line(
         (
             verdict.claimed,
-            verdict.word,
-            f"{shown(verdict.test.difference, '+')} {unit}".rstrip(),
-            f"{shown(low, '+')} to {shown(high, '+')}",
+            f"{verdict.word}; {verdict.remark}" if verdict.remark else verdict.word,
+            f"{shown(verdict.test.difference, '+')} {unit}".rstrip() if finite else wording.NOTHING,
+            f"{shown(low, '+')} to {shown(high, '+')}" if finite else wording.NOTHING,
             wording.p_value(tested),
             str(verdict.test.n),
         )

@@ -1,6 +1,7 @@
 """An entry's files: numbers, tables in plain text, figures and the page."""
 
 import json
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def numbers_of(entry: Entry, options: Options, result: Result, command: str) -> 
         "runs": len(result.runs),
         "seeds": sorted({run.seed for run in result.runs}),
         "versions": versions_of(result.runs) or versions(),
-        "machine": f"{platform.system()} {platform.machine()}",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "findings": result.sentences,
         "tables": [sheet.as_json(each) for each in result.sheets],
         **result.data,
