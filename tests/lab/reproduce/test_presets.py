@@ -31,10 +31,13 @@ def test_every_entry_of_the_paper_has_a_name():
     assert all(set(entry.needs) == {"small", "paper"} for entry in ENTRIES.values())
 
 
-@pytest.mark.parametrize("preset", ["small", "paper"])
+@pytest.mark.parametrize(
+    "options",
+    [Options(seeds=(0,)), Options(data="cifar10", seeds=(0,)), Options("paper", seeds=(0,))],
+)
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_planned_run_could_be_trained(name, preset):
-    runs = runs_of(panels_of(name, Options(preset=preset, seeds=(0,))))
+def test_every_planned_run_could_be_trained(name, options):
+    runs = runs_of(panels_of(name, options))
     assert runs
     for run in runs:
         checking.check(run)
