@@ -92,9 +92,37 @@ def noise(name: str) -> str:
     return "\n".join(rows)
 
 
+VERDICTS = {  # how an entry's findings put it, by the column that counts it
+    "holds": ("holds here", "no difference found", "better here", "not rejected"),
+    "same direction, not significant": ("same direction",),
+    "not seen, or not testable": ("not seen", "every seed", "two seeds", "not tested", "cannot"),
+    "disagrees": ("disagrees",),
+}
+ENTRIES = (
+    "table-cifar", "table-imagenet", "table-noise", "table-noise-cifar10", "table-looksam-k",
+    "fig-variance", "fig-squared-norm", "fig-normality", "fig-noise-curves", "fig-lambda",
+    "fig-convergence",
+)  # fmt: skip
+
+
+def claims() -> str:
+    """How many of the paper's claims came out which way; our own questions are not counted."""
+    rows = _head("entry", *VERDICTS)
+    for name in ENTRIES:
+        found = read(f"{name}/results.json")["findings"]
+        words = [said.split("→ ")[1] for said in found if "?) →" not in said]
+        counts = [sum(word.startswith(heads) for word in words) for heads in VERDICTS.values()]
+        if sum(counts) != len(words):
+            raise ValueError(f"{name} has a verdict that belongs to no column: {words}")
+        shown = " | ".join(str(n or "–") for n in counts)
+        rows.append(f"| [{name}](results/{name}/table.txt) | {shown} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[str, str]:
     """The text that belongs after each marker of the README."""
     return {
+        "claims": claims(),
         "noise_digits": noise("table-noise"),
         "noise_cifar": noise("table-noise-cifar10"),
         "step_overhead": step_overhead(),
