@@ -183,7 +183,8 @@ def test_theorem_is_computed(tmp_path, capsys):
     assert code == 0
     folder, _ = made(tmp_path, "theorem")
     assert list(folder.glob("*.svg"))
-    assert "0.92" in told
+    assert "0.92 on the left" in told
+    assert "<li>Full-batch theorem: claimed in 96 cases" in (folder / "report.html").read_text()
 
 
 def test_the_best_of_the_search_is_taken_and_controls_follow_their_model(out, tmp_path):

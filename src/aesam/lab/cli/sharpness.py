@@ -3,8 +3,7 @@
 import math
 import shlex
 import sys
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from aesam.lab.cli.console import console, say
 from aesam.lab.errors import UsageError
 from aesam.lab.measuring import FinishedRun, load_run
 from aesam.lab.report import canvas
+from aesam.lab.threads import threads
 from aesam.lab.training import versions
 
 RADII = 5  # points of the curve of sharpness against radius, up to --rho
@@ -71,7 +71,7 @@ class Sharpness:
         batches = finished.training_batches(self.samples, self.seed)
         count = sum(len(labels) for _, labels in batches)
         say(f"measured on {count} of {len(finished.samples.train)} training samples, in eval mode")
-        with _threads(self.threads or (1 if weights < SMALL else torch.get_num_threads())):
+        with threads(self.threads or (1 if weights < SMALL else torch.get_num_threads())):
             try:
                 found = self._measure(finished, batches)
             except FloatingPointError as error:
@@ -171,16 +171,6 @@ def _table(found: Mapping[str, Any]) -> Table:
     for name, value in _rows(found):
         table.add_row(name, f"{value:.4g}" if math.isfinite(value) else "–")
     return table
-
-
-@contextmanager
-def _threads(count: int) -> Generator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _writable(out: Path) -> Path:

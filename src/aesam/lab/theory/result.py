@@ -30,8 +30,6 @@ class TheoryResult:
 
     def as_json(self) -> dict[str, Any]:
         """Every number of the tables and figures, in plain values."""
-        from aesam.lab.theory.conclusions import conclusions
-
         return {
             "preset": self.preset,
             "problems": [dict(problem) for problem in self.problems],
@@ -40,11 +38,16 @@ class TheoryResult:
             "lemmas": [check.as_json() for check in self.lemmas],
             "variances": [check.as_json() for check in self.variances],
             "broken": [check.as_json() for check in self.broken],
-            "conclusions": conclusions(self),
         }
 
+    def conclusions(self) -> list[str]:
+        """What the tables say, in words."""
+        from aesam.lab.theory.conclusions import conclusions
+
+        return conclusions(self)
+
     def text(self) -> str:
-        """Tables for a terminal, and what they say in words."""
+        """Tables for a terminal."""
         from aesam.lab.theory.text import text
 
         return text(self)

@@ -1,19 +1,16 @@
 """The tables for a terminal."""
 
-import textwrap
 from collections.abc import Sequence
 
-from aesam.lab.theory.conclusions import conclusions
 from aesam.lab.theory.patterns import PATTERNS
 from aesam.lab.theory.result import TheoryResult
 from aesam.lab.theory.sides import BOUNDS, FULL_BATCH, MINI_BATCH, Sides
 
-WIDTH = 96
 NOTHING = "–"
 
 
 def text(result: TheoryResult) -> str:
-    """All tables, then the conclusions."""
+    """All tables."""
     parts = [
         f"Both sides of the paper's bounds, preset {result.preset}",
         _titled("Problems", _problems(result)),
@@ -27,7 +24,6 @@ def text(result: TheoryResult) -> str:
         _titled("Counter-example: 3 cos w, SAM on every step, σ = 0", _counter_example(result)),
         _titled("Lemmas: smallest relative slack", _lemmas(result)),
         _titled("Var ∇L(B) = E‖∇L(B)‖² − ‖∇L(D)‖²", _variances(result)),
-        _titled("Conclusions", "\n".join(_bullet(line) for line in conclusions(result))),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -53,10 +49,6 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 def _titled(title: str, body: str) -> str:
     return f"{title}\n\n{body}"
-
-
-def _bullet(line: str) -> str:
-    return textwrap.fill(line, WIDTH, initial_indent="* ", subsequent_indent="  ")
 
 
 def _problems(result: TheoryResult) -> str:
