@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from dataclasses import replace
 
 import psutil
@@ -91,6 +92,18 @@ def test_a_killed_worker_s_runs_are_queued_again(tmp_path):
     assert max(o.tries for o in outcomes) == 2
     assert len(ended) == 5
     assert sum(o.tries == 2 for o in outcomes) <= 2  # those that had begun, not those that waited
+
+
+def test_a_worker_that_is_replaced_between_runs_is_no_news(tmp_path):
+    """Joblib warns when it replaces a worker whose memory grew, as it does with large data."""
+
+    def restarts(outcome):
+        warnings.warn("A worker stopped while some jobs were given to the executor.", stacklevel=1)
+        warnings.warn("another", stacklevel=1)
+
+    with pytest.warns(UserWarning) as told:
+        grid.run_all([job(tmp_path, "run", epochs=1)], done=restarts)
+    assert [str(warning.message) for warning in told] == ["another"]
 
 
 def test_the_dask_engine_runs_on_two_workers(tmp_path):

@@ -6,8 +6,10 @@
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,7 +84,7 @@ def run_all(
     for outcome in outcomes:
         done(outcome)
     waiting, suspects = [job for job in jobs if not job.is_finished], list[Job]()
-    with clusters.connected(engine, address):
+    with clusters.connected(engine, address), _worker_restarts_unsaid():
         while waiting:
             ended = _round(waiting, workers, engine, done)
             outcomes += [o for o in ended if o.error is None]
@@ -101,6 +103,14 @@ def run_all(
 
 def _ignore(outcome: Outcome) -> None:
     pass
+
+
+@contextmanager
+def _worker_restarts_unsaid() -> Generator[None]:
+    """A worker that grew with its data is replaced between two runs: no news for users."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+        yield
 
 
 def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[Outcome]:
