@@ -92,6 +92,20 @@ def noise(name: str) -> str:
     return "\n".join(rows)
 
 
+def cost() -> str:
+    """Time as a multiple of ERM's, on the network that is heavy enough to tell."""
+    heads = ["method", "1 process: time, × ERM", "2 processes: time, × ERM", "faster with two"]
+    rows = _head(*heads, "% SAM")
+    names = {"erm": "ERM", "sam": "SAM", "esam": "ESAM", "ss-sam": "SS-SAM", "looksam": "LookSAM",
+             "ae-sam": "AE-SAM", "ae-looksam": "AE-LookSAM"}  # fmt: skip
+    for name, row in read("cost-cifar10/results.json")["rows"].items():
+        rows.append(
+            f"| {names[name]} | {row['alone']:.2f} | {row['two']:.2f} | {row['speedup']:.2f} "
+            f"| {row['percent_sam']:.0f} |"
+        )
+    return "\n".join(rows)
+
+
 VERDICTS = {  # how an entry's findings put it, by the column that counts it
     "holds": ("holds here", "no difference found", "better here", "not rejected"),
     "same direction, not significant": ("same direction",),
@@ -101,7 +115,7 @@ VERDICTS = {  # how an entry's findings put it, by the column that counts it
 ENTRIES = (
     "table-cifar", "table-imagenet", "table-noise", "table-noise-cifar10", "table-looksam-k",
     "fig-variance", "fig-squared-norm", "fig-normality", "fig-noise-curves", "fig-lambda",
-    "fig-convergence",
+    "fig-noise-curves-cifar10", "fig-convergence",
 )  # fmt: skip
 
 
@@ -123,6 +137,7 @@ def tables() -> dict[str, str]:
     """The text that belongs after each marker of the README."""
     return {
         "claims": claims(),
+        "cost": cost(),
         "noise_digits": noise("table-noise"),
         "noise_cifar": noise("table-noise-cifar10"),
         "step_overhead": step_overhead(),
