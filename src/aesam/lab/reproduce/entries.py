@@ -198,7 +198,7 @@ _ENTRIES: list[Entry] = [
         "Sections 2 and 4",
         "time of each method as a multiple of ERM's, alone and with two processes",
         {
-            "small": "ResNet-8 on digits, 3 minutes on an otherwise idle machine",
+            "small": "ResNet-8 on digits, a minute on an idle machine; --data cifar10: 7 minutes",
             "paper": f"CIFAR-10, ResNet-18, {_GPU}",
         },
         frozenset({"seeds", "epochs", "data"}),
