@@ -114,8 +114,8 @@ VERDICTS = {  # how an entry's findings put it, by the column that counts it
 }
 ENTRIES = (
     "table-cifar", "table-imagenet", "table-noise", "table-noise-cifar10", "table-looksam-k",
-    "fig-variance", "fig-squared-norm", "fig-normality", "fig-noise-curves", "fig-lambda",
-    "fig-noise-curves-cifar10", "fig-convergence",
+    "fig-variance", "fig-squared-norm", "fig-normality", "fig-noise-curves",
+    "fig-noise-curves-cifar10", "fig-lambda", "fig-convergence",
 )  # fmt: skip
 
 
