@@ -112,18 +112,16 @@ class Reproduce:
             found = [tuning.chosen(bench, names, shelf.find) for bench, names in searches]
         panels = entry.panels(options, found)
         failed = self._finish(shelf, runs_of(panels))
-        gone = unfinished(panels, shelf.find)
-        if not any(shelf.find(run) for run in runs_of(panels)):
-            return tell_failures(failed) or self._nothing()
-        result = entry.show(panels, shelf.find)
-        self._end(entry, options, replace(result, notes=[*result.notes, *gone]))
+        if any(shelf.find(run) for run in runs_of(panels)):
+            result = entry.show(panels, shelf.find)
+            notes = [*result.notes, *unfinished(panels, shelf.find)]
+            self._end(entry, options, replace(result, notes=notes))
+        elif not failed:
+            raise UsageError(
+                f"no run of {self.name} is finished in {self.out / 'runs'} or {self.cache}: leave "
+                "out --no-train to make them"
+            )
         return tell_failures(failed)
-
-    def _nothing(self) -> int:
-        raise UsageError(
-            f"no run of {self.name} is finished in {self.out / 'runs'} or {self.cache}: leave out "
-            "--no-train to make them"
-        )
 
     def _finish(self, shelf: Shelf, runs: list[Run]) -> list[Outcome]:
         """Make the runs that are missing; those that failed twice come back."""
@@ -142,9 +140,11 @@ class Reproduce:
         return [outcome for outcome in outcomes if outcome.error is not None]
 
     def _publish(self, shelf: Shelf, runs: list[Run]) -> None:
-        for run in runs if self.publish_runs is not None else ():
+        if self.publish_runs is None:
+            return
+        for run in runs:
             folder = shelf.find(run)
-            if folder is not None and self.publish_runs is not None:
+            if folder is not None:
                 publish(run, folder, self.publish_runs)
 
     def _compute(self, entry: Computed, options: Options) -> Result:
