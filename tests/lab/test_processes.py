@@ -12,7 +12,7 @@ from lab.commands import metrics_of
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
-import sys, torch
+import gc, sys, torch
 from dataclasses import replace
 from pathlib import Path
 torch.set_num_threads(1)
@@ -23,6 +23,9 @@ usual = recipes.for_dataset("synthetic")
 double = replace(usual.training, epochs=2, precision="float64")
 run = replace(usual, method=fill(Method(sys.argv[1])), training=double)
 training.train(run, Path(sys.argv[2]), resume=True)
+wrapped = torch.nn.parallel.DistributedDataParallel
+if any(isinstance(o, wrapped) for o in gc.get_objects()):
+    sys.exit("the wrapped model outlives the run, and with it the threads of the process group")
 """
 
 

@@ -3,6 +3,7 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # accelerate carries no types.
 
+import gc
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -34,6 +35,17 @@ def accelerator_for(training: Training, trackers: Iterable[str] = (), folder: st
         log_with=list(trackers) or None,
         project_dir=folder or None,
     )
+
+
+def leave_processes() -> None:
+    """End the group of processes, and its threads, once nobody holds an engine any more.
+
+    A wrapped model is a cycle that keeps the threads alive until it is collected. Left to Python's
+    exit, one of them may wake in an interpreter that is half gone and abort the whole process.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    gc.collect()
 
 
 def base_optimizer(training: Training, params: Iterable[Tensor]) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ from torch import Tensor
 import aesam
 from aesam.lab import checking, checkpoints, config, data, files, fit, locks, sharding
 from aesam.lab.config import Run
-from aesam.lab.engine import Engine, accelerator_for
+from aesam.lab.engine import Engine, accelerator_for, leave_processes
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
 from aesam.lab.gradients import Meter
@@ -281,6 +281,10 @@ class Trainer:
         self._reporter.end()
         if self._tracked or self._accelerator.num_processes > 1:
             self._accelerator.end_training()  # trackers, and the group of processes
+        if self._accelerator.num_processes > 1:
+            del self._engine, self._passes
+            self._accelerator.free_memory()
+            leave_processes()
 
 
 def versions() -> dict[str, str]:

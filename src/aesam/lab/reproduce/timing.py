@@ -17,7 +17,7 @@ import torch
 
 from aesam.lab import data
 from aesam.lab.config import Run, from_dict
-from aesam.lab.engine import Engine, accelerator_for
+from aesam.lab.engine import Engine, accelerator_for, leave_processes
 from aesam.lab.passes import Passes
 from aesam.lab.splits import samples_of
 
@@ -78,8 +78,7 @@ def main() -> None:
     if not many or torch.distributed.get_rank() == 0:
         processes = torch.distributed.get_world_size() if many else 1
         out.write_text(json.dumps({"processes": processes, "times": found}))
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    leave_processes()
 
 
 if __name__ == "__main__":
