@@ -41,6 +41,8 @@ def test_a_finished_run_is_measured_printed_and_drawn(finished, tmp_path, capsys
     )
     assert code == 0, told
     assert "measured on 100 of 270 training samples" in told
+    for number, name in enumerate(MEASURES, start=1):  # without a terminal, no bar but lines
+        assert f"{number}/8 {name}: " in told
     for words in ("Hessian eigenvalue 2", "Hessian trace", "gradient variance", "ρ = 0.1"):
         assert words in told
     found = json.loads((tmp_path / "sharpness.json").read_text())

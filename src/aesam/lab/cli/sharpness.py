@@ -3,6 +3,7 @@
 import math
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -96,13 +97,16 @@ class Sharpness:
             raise UsageError(f"rho must be above 0, got {self.rho}")
 
     def _measure(self, finished: FinishedRun, batches: list[Any]) -> dict[str, Any]:
-        """Each measure's result, with a bar for what is under way."""
+        """Each measure's result, with a bar for what is under way, or a line in a log."""
         found: dict[str, Any] = {}
         about = (finished.model, finished.loss, batches)
         with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-            for name, (measure, settings) in self._measures().items():
-                task = bar.add_task(name, total=None)
+            measures = self._measures()
+            for name, (measure, settings) in measures.items():
+                task, begin = bar.add_task(name, total=None), time.perf_counter()
                 found[name] = measure(*about, **settings, progress=partial(_tell, bar, task))
+                if not console.is_terminal:
+                    say(f"{len(found)}/{len(measures)} {name}: {time.perf_counter() - begin:.1f} s")
         return found
 
     def _measures(self) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
