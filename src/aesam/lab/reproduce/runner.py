@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from aesam.lab import config, files
+from aesam.lab import files
 from aesam.lab.config import Run
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
@@ -39,7 +39,7 @@ def publish(run: Run, folder: Path, target: Path) -> Path:
     place = folder_of(run, target)
     if place == folder:
         return place
-    settings = config.as_dict(run)
+    settings = files.read_json(folder / "config.json")  # as it was run, not as it is planned now
     settings["data"]["root"] = "data"
     files.write_json(place / "config.json", settings)
     lines = files.read_lines(folder / "metrics.jsonl")
