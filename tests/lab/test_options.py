@@ -1,8 +1,14 @@
 """Flags that are left out, given, or given as their opposite."""
 
+import ast
+import importlib
+import itertools
+from pathlib import Path
+
 import pytest
 import tyro
 
+from aesam.lab.cli import options
 from aesam.lab.cli.compare import Compare
 from aesam.lab.cli.options import run_of
 from aesam.lab.cli.train import Train
@@ -27,3 +33,19 @@ def test_an_optimizer_without_momentum_leaves_the_run_s_identity_alone():
     assert run.training.momentum == Training().momentum
     assert config_hash(run) == "ad81ee9f1767"
     assert run_from("--momentum", "0.8").training.momentum == 0.8
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune", "data", "reproduce", "sharpness"])
+def test_every_flag_is_explained(command):
+    """A string below each field, which is what ``--help`` prints."""
+    module = importlib.import_module(f"aesam.lab.cli.{command}")
+    bare = [
+        f"{cls.name}.{field.target.id}"
+        for source in {module.__file__, options.__file__}
+        for cls in ast.parse(Path(source).read_text()).body
+        if isinstance(cls, ast.ClassDef)
+        for field, after in itertools.pairwise(cls.body)
+        if isinstance(field, ast.AnnAssign)
+        and not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant))
+    ]
+    assert bare == []

@@ -144,11 +144,10 @@ def test_a_run_that_diverged_is_refused(finished, tmp_path, capsys):
     assert "not finite" in refused(capsys, folder, *QUICK)
 
 
-def test_nothing_is_written_among_results(finished, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    told = refused(capsys, finished, *QUICK, "--out", tmp_path / "results" / "mine")
-    assert "under results/" in told
-    assert not (tmp_path / "results").exists()
+def test_a_run_is_measured_wherever_it_lies(finished, tmp_path):
+    folder = copied(finished, tmp_path / "results")
+    assert aesam("sharpness", folder, *QUICK) == 0
+    assert (folder / "sharpness.json").is_file()
 
 
 @pytest.mark.parametrize(

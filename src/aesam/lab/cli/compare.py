@@ -30,7 +30,9 @@ class Compare(RunOptions):
     """
 
     methods: tuple[str, ...] = tuple(methods.PAPER)
+    """What to compare; see `aesam train --help` for all names."""
     seeds: tuple[int, ...] = (0, 1, 2)
+    """One run of each method for each."""
     noise: tuple[float, ...] = (0.6,)
     """Shares of wrong training labels."""
     out: Path = Path("runs/compare")
@@ -42,6 +44,7 @@ class Compare(RunOptions):
     address: str | None = None
     """The scheduler of the dask or ray cluster; one is started on this machine if left out."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say nothing on the way."""
 
     def __call__(self) -> int:
         jobs = self.plan()
@@ -122,7 +125,8 @@ def finish(
 
 def line_of(outcome: Outcome, number: int, total: int) -> str:
     run = outcome.job.run
-    name = f"[{number}/{total}] {run.method.name} seed {run.seed} noise {run.data.noise:g}"
+    what = f"{run.method.name} seed {run.seed} noise {run.data.noise:g}"
+    name = f"[{number}/{total}] {what}, {run.training.epochs} epochs"
     if outcome.error is not None:
         return f"{name}: failed twice: {outcome.error.strip().splitlines()[-1]}"
     return f"{name}: finished" + {0: " before", 1: ""}.get(outcome.tries, " at the second try")

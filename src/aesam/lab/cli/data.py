@@ -17,6 +17,7 @@ class Data:
     name: tyro.conf.Positional[str]
     """digits, cifar10, cifar100, folder or synthetic."""
     root: Path = Path("data")
+    """Where data sets lie."""
 
     def __call__(self) -> int:
         data.check(self.name)

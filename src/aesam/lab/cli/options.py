@@ -38,6 +38,7 @@ class RunOptions:
     warmup: int | None = None
     """Epochs in which the learning rate rises, before the cosine."""
     label_smoothing: float | None = None
+    """Share of each label that is spread over all classes, 0."""
     clip: float | None = None
     """Largest norm of the final direction."""
     accumulate: int | None = None

@@ -178,11 +178,7 @@ def _table(found: Mapping[str, Any]) -> Table:
 
 
 def _writable(out: Path) -> Path:
-    """``out``, unless it is among published results, which nothing is written into by the way."""
-    place, here = out.resolve(), Path.cwd()
-    parts = place.relative_to(here).parts if place.is_relative_to(here) else place.parts
-    if "results" in parts:
-        raise UsageError(f"{out} is under results/, which is left as it is: choose another --out")
+    """``out``, unless it is no folder."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: choose a folder")
     return out

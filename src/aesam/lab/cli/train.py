@@ -29,6 +29,7 @@ class Train(RunOptions):
     noise: float = 0.0
     """Share of the training labels that are wrong."""
     seed: int = 0
+    """Of the weights, the order of the samples, the wrong labels and the draws of the method."""
     out: Path | None = None
     """The run's folder; runs/DATASET-MODEL-METHOD-… if left out."""
     resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -36,6 +37,7 @@ class Train(RunOptions):
     track: tuple[str, ...] = ()
     """Trackers beside metrics.jsonl: tensorboard, wandb (if installed)."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say nothing on the way."""
 
     def __call__(self) -> int:
         run = run_of(self, self.method, self.seed, self.noise)

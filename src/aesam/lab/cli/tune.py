@@ -29,16 +29,27 @@ class Tune(RunOptions):
     """
 
     methods: tuple[str, ...] = tuple(n for n in methods.PAPER if n != "erm")
+    """What to search for; each gets a rho, and an alpha where it has one."""
     seeds: tuple[int, ...] = (0,)
+    """The best is that of the mean over them."""
     noise: float = 0.0
+    """Share of the training labels that are wrong; those held out are right."""
     holdout: float = 0.1
+    """Share of the training set to choose on."""
     rhos: tuple[float, ...] = RHOS
+    """Radii to try."""
     alphas: tuple[float, ...] = ALPHAS
+    """Weights to try."""
     out: Path = Path("runs/tune")
+    """Where the runs and tune.json go."""
     jobs: int = 2
+    """Runs at the same time."""
     engine: str = "local"
+    """local (this machine's cores), dask or ray (a cluster)."""
     address: str | None = None
+    """The scheduler of the dask or ray cluster; one is started on this machine if left out."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say nothing on the way."""
 
     def __call__(self) -> int:
         if not (self.methods and self.seeds and self.rhos and self.alphas):
