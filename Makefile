@@ -60,6 +60,8 @@ evidence: .venv/lab  ## make every small table and figure of the paper; an hour,
 evidence-cifar: .venv/lab  ## the noise table on 2,500 images of CIFAR-10 in data/; many hours, goes on
 	$(BIN)/aesam reproduce table-noise --data cifar10 --noise 0.6 0.4 \
 	  --publish results --publish-runs results/runs
+	$(BIN)/aesam reproduce fig-noise-curves --data cifar10 --noise 0.6 0.4 --publish results
+	$(BIN)/aesam reproduce cost --data cifar10 --publish results
 
 # The test that looks at the report needs a browser: installed where that is possible and absent.
 browser:

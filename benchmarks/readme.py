@@ -109,7 +109,8 @@ def cost() -> str:
 VERDICTS = {  # how an entry's findings put it, by the column that counts it
     "holds": ("holds here", "no difference found", "better here", "not rejected"),
     "same direction, not significant": ("same direction",),
-    "not seen, or not testable": ("not seen", "every seed", "two seeds", "not tested", "cannot"),
+    "not seen": ("not seen",),
+    "no fair test": ("every seed", "two seeds", "not tested", "cannot", "remarked on"),
     "disagrees": ("disagrees",),
 }
 ENTRIES = (
@@ -123,14 +124,21 @@ def claims() -> str:
     """How many of the paper's claims came out which way; our own questions are not counted."""
     rows = _head("entry", *VERDICTS)
     for name in ENTRIES:
-        found = read(f"{name}/results.json")["findings"]
-        words = [said.split("→ ")[1] for said in found if "?) →" not in said]
+        words = _words(read(f"{name}/results.json"))
         counts = [sum(word.startswith(heads) for word in words) for heads in VERDICTS.values()]
         if sum(counts) != len(words):
             raise ValueError(f"{name} has a verdict that belongs to no column: {words}")
         shown = " | ".join(str(n or "–") for n in counts)
         rows.append(f"| [{name}](results/{name}/table.txt) | {shown} |")
     return "\n".join(rows)
+
+
+def _words(found: Any) -> list[str]:
+    """How each claim of the paper came out; one with a remark was no fair test of it."""
+    if "verdicts" not in found:
+        return [said.split("→ ")[1] for said in found["findings"]]
+    claimed = [v for v in found["verdicts"] if not v["claim"].endswith("?)")]
+    return [f"remarked on: {v['remark']}" if v["remark"] else v["word"] for v in claimed]
 
 
 def tables() -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from aesam.lab.reproduce import benches, tuning
 from aesam.lab.reproduce.benches import Options
 from aesam.lab.reproduce.entries import ENTRIES
 from aesam.lab.reproduce.plan import runs_of
-from aesam.lab.reproduce.runner import Shelf
+from aesam.lab.reproduce.runner import Shelf, publish
 
 pytestmark = pytest.mark.slow
 TINY = ("--epochs", 1, "--seeds", 0, 1)
@@ -27,10 +28,14 @@ FIGURES = {
     "table-noise": {"cost-1"},
     "table-looksam-k": {"cost-1"},
     "fig-variance": {"gradient-variance-1", "gradient-variance-2", "gradient-variance-3"},
+    "fig-squared-norm": {"mean-squared-norm-1", "mean-squared-norm-2", "mean-squared-norm-3"},
     "fig-noise-curves": {"train-1", "test-1"},
     "fig-lambda": {"percent-sam-1", "accuracy-1", "percent-sam-2", "accuracy-2"},
     "fig-convergence": {f"{q}-{i}" for q in ("full-squared-norm", "train-loss") for i in (1, 2, 3)},
 }
+
+
+QUANTITIES = {"fig-variance": "gradient_variance", "fig-squared-norm": "mean_squared_norm"}
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +70,7 @@ def test_an_entry_of_training_runs_is_made_from_them(name, out, capsys):
     assert {p.stem for p in folder.glob("*.svg")} == FIGURES[name]
     assert numbers["findings"]
     assert numbers["seeds"] == [0, 1]
+    assert "Here: a small run, not the paper's set-up." in told
     for sentence in numbers["findings"]:
         assert sentence in told
 
@@ -73,6 +79,10 @@ def test_entries_share_their_runs_and_never_run_one_again(out, capsys):
     assert aesam("reproduce", "fig-squared-norm", *TINY, "--out", out) == 0
     code, told = aesam("reproduce", "fig-variance", *TINY, "--out", out, capsys=capsys)
     assert code == 0
+    for name, quantity in QUANTITIES.items():
+        _, numbers = made(out, name, "-epochs1")
+        first = numbers["curves"][0]
+        assert set(first["ERM"]) == set(first["SAM"]) == {quantity}
     assert "12 of 12 runs were finished before" in told
     assert "[1/" not in told
 
@@ -100,6 +110,19 @@ def test_published_runs_are_a_cache_without_machine_paths(out, tmp_path, capsys)
         for folder in (out, tmp_path / "new")
     )
     assert first["tables"] == again["tables"]
+
+
+def test_a_published_run_keeps_the_settings_it_was_run_with(out, tmp_path):
+    """Not those of the plan, which may differ in what does not change a run's numbers."""
+    options = Options(epochs=1, seeds=(0, 1), noise=(0.6,))
+    entry = ENTRIES["table-noise"]
+    run = runs_of(entry.panels(options, entry.benches(options)))[0]
+    folder = Shelf(out / "runs").find(run)
+    other = replace(run, training=replace(run.training, evaluate_every=7))
+    own = json.loads((folder / "config.json").read_text())
+    kept = json.loads((publish(other, folder, tmp_path) / "config.json").read_text())
+    assert kept == own | {"data": own["data"] | {"root": "data"}}
+    assert kept["training"]["evaluate_every"] == run.training.evaluate_every
 
 
 def test_an_interrupted_command_has_published_what_it_finished(tmp_path):

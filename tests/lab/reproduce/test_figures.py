@@ -23,6 +23,7 @@ from aesam.lab.reproduce.benches import Options, noisy
 from aesam.lab.reproduce.claims import Claim
 
 EPOCHS = 20
+PEAKS = {"erm": 31.0, "sam": 45.0}
 
 
 def run_of(method, seed, lines, settings=None, **summary):
@@ -70,6 +71,15 @@ def test_overfitting_is_what_is_lost_since_the_best_epoch_tested_by_seed():
     assert verdicts["LookSAM", "ERM"].word == "disagrees"
     assert verdicts["AE-LookSAM", "SAM"].word == "no difference found"
     assert ("SAM", "SS-SAM") not in verdicts
+
+
+def test_a_curve_of_few_points_says_nothing_of_overfitting():
+    found = comparison(
+        "test_accuracy", {m: [[30.0, v, 20.0 + s] for s in range(3)] for m, v in PEAKS.items()}
+    )
+    (verdict,) = curves.judge(found)
+    assert verdict.word == "not tested: measured at 3 epochs only"
+    assert verdict.sentence().endswith("than ERM → not tested: measured at 3 epochs only.")
 
 
 # Gradients over epochs ----------------------------------------------------------------------------
@@ -157,8 +167,11 @@ def test_one_seed_tests_nothing():
 JITTER = (0.0, 0.3, -0.2)
 
 
+def threshold_pairs():
+    return [(low, high) for low in lambdas.VALUES for high in lambdas.VALUES if low <= high]
+
+
 def threshold_comparison(share, accuracy, jitters=lambda low, high: JITTER):
-    pairs = [(low, high) for low in lambdas.VALUES for high in lambdas.VALUES if low <= high]
     named = [
         (
             f"{pair}",
@@ -170,7 +183,7 @@ def threshold_comparison(share, accuracy, jitters=lambda low, high: JITTER):
                 for seed, jitter in enumerate(jitters(*pair))
             ],
         )
-        for pair in pairs
+        for pair in threshold_pairs()
     ]  # fmt: skip
     return comparison_of("here", config_of("ae-sam"), named)
 
@@ -182,7 +195,7 @@ def test_thresholds_that_lower_the_share_of_sam_and_the_accuracy():
         assert "10 of 10 steps" in said
     said = lambdas.trend(found)
     assert "accuracy falls with the share of SAM → holds here" in said
-    assert "rank correlation +1.00" in said
+    assert "rank correlation +1.00, +1.00, +1.00 by seed" in said
     assert "the most accurate is (-2.0, -2.0) with 86 % SAM" in said
 
 
@@ -195,6 +208,8 @@ def test_a_share_that_rises_is_named_and_chance_is_not_a_rise():
     # The jitter is the same for all, so every rise is the same at each seed: none can be tested.
     assert "→ not seen everywhere (it falls at 6 of 10 steps)" in first
     assert "→ disagrees" in lambdas.trend(found)
+    assert [row.settings["lambda1"] for row in lambdas.by_lambda2(found)[0.0]] == [-2.0, -1.0, 0.0]
+    assert {row.settings["lambda2"] for row in lambdas.by_lambda2(found)[0.0]} == {0.0}
 
     def jitters(low, high):
         return (0.1 * low, 0.3, -0.1 * high)
@@ -216,7 +231,28 @@ def test_ties_and_missing_neighbours_are_called_so():
 
 def test_no_trend_is_tested_where_nothing_varies():
     found = threshold_comparison(lambda a, b: 50 - a, lambda a, b: 80.0)
-    assert "no trend to test" in lambdas.trend(found)
+    assert "→ not tested: with some seed" in lambdas.trend(found)
+    lone = threshold_comparison(lambda a, b: 50 - a, lambda a, b: 80 + a + b, lambda *_: (0.0, 0.1))
+    assert "→ cannot tell: fewer than three seeds" in lambdas.trend(lone)
+
+
+def test_the_trend_is_a_t_test_of_the_rank_correlations_of_the_seeds():
+    draws = np.random.default_rng(3)
+    noise = {pair: draws.normal(0.0, 6.0, 3) for pair in threshold_pairs()}
+    found = threshold_comparison(
+        lambda a, b: 50 - 9 * (a + b), lambda a, b: 80 - a - b, lambda *pair: noise[pair]
+    )
+    rows = {tuple(row.settings[f"lambda{i}"] for i in "12"): row for row in found.rows}
+    by_seed_ = [
+        stats.spearmanr(
+            [50 - 9 * sum(pair) + noise[pair][seed] for pair in rows],
+            [80 - sum(pair) + noise[pair][seed] for pair in rows],
+        ).statistic
+        for seed in range(3)
+    ]
+    p_value = stats.ttest_1samp(by_seed_, 0.0).pvalue
+    shown = ", ".join(f"{value:+.2f}" for value in by_seed_)
+    assert f"{shown} by seed; p = {p_value:.3f}, n = 3" in lambdas.trend(found)
 
 
 # Normality ----------------------------------------------------------------------------------------
@@ -232,8 +268,17 @@ def test_normality_is_scipy_s_and_the_verdict_follows_it():
         assert sample.std == pytest.approx(np.std(values, ddof=1))
         assert sample.straightness == stats.probplot(values)[1][2]
     assert samples[0].straightness > 0.99 > samples[1].straightness
-    assert "→ not rejected (p < 0.05 in 0 of 1" in normality.finding(samples[:1])
-    assert "→ disagrees (p < 0.05 in 1 of 2" in normality.finding(samples)
+    assert "→ not rejected (p < 0.05 / 1 in 0 of 1" in normality.finding(samples[:1])
+    assert "→ disagrees (p < 0.05 / 2 in 1 of 2" in normality.finding(samples)
+
+
+def test_of_many_normal_samples_one_may_look_otherwise():
+    draws = np.random.default_rng(1)
+    samples = [
+        normality.sample_of("here", i, draws.normal(5.0, 1.0, 400).tolist()) for i in range(40)
+    ]
+    assert min(sample.p_value for sample in samples) < normality.LEVEL
+    assert "→ not rejected (p < 0.05 / 40 in 0 of 40" in normality.finding(samples)
 
 
 @pytest.mark.parametrize("norms", [[1.0] * 399 + [np.inf], [2.0] * 400, [np.nan] * 400])

@@ -172,6 +172,9 @@ def test_an_unfinished_search_is_said_to_be_one():
     small = tuning.chosen(benches.cifar(Options())[0], ["sam"], lambda run: None).how_chosen
     assert "ρ and α from" in small
     assert "40 images" in small
+    noisy = tuning.chosen(benches.noisy(Options())[0], ["sam"], lambda run: None)
+    assert noisy.how_chosen.startswith("ρ and α from the paper's grids")  # and nothing before it
+    assert noisy.chosen_at_k == 2
 
 
 @pytest.mark.parametrize(

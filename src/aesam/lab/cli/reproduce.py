@@ -47,6 +47,7 @@ class Reproduce:
     root: Path = Path("data")
     """Where data sets lie."""
     seeds: tuple[int, ...] | None = None
+    """Seeds of the runs; the entry's own number of them if left out."""
     epochs: int | None = None
     """Fewer epochs, to try it out."""
     noise: tuple[float, ...] | None = None
@@ -72,6 +73,7 @@ class Reproduce:
     address: str | None = None
     """The scheduler of the dask or ray cluster."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say nothing on the way, and only where the result is."""
 
     def __call__(self) -> int:
         if self.show_list:
@@ -163,17 +165,17 @@ class Reproduce:
         command = shlex.join(["aesam", *sys.argv[1:]])
         write(entry, options, result, folder, command)
         if not self.quiet:
-            _print(entry, result)
+            _print(entry, options, result)
         if self.publish is not None:
             _copy(folder, self.publish / name)
         say(f"written: {folder / 'report.html'}, {folder / 'results.json'}")
         return 0
 
 
-def _print(entry: Entry, result: Result) -> None:
+def _print(entry: Entry, options: Options, result: Result) -> None:
     """Tables with bold and underline on a terminal, plain text elsewhere."""
     if not console.is_terminal:
-        say(text_of(entry, result))
+        say(text_of(entry, options, result))
         return
     if result.text:
         say(result.text)

@@ -74,6 +74,12 @@ class Comparison:
         return sorted({seed for row in self.rows for seed in row.seeds})
 
     @property
+    def n(self) -> str:
+        """How many seeds a row has: ``3``, or ``1 to 3`` where some are not finished."""
+        least, most = min(row.n for row in self.rows), max(row.n for row in self.rows)
+        return f"{most}" if least == most else f"{least} to {most}"
+
+    @property
     def best(self) -> MethodRow:
         return max(self.rows, key=lambda row: row.accuracy.mean)
 

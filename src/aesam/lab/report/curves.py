@@ -23,7 +23,7 @@ AXES = {
     "percent_sam": "steps that used SAM (%)",
     "gradient_variance": "variance of the gradient",
     "mean_squared_norm": "mean of ‖g‖² over batches",
-    "full_squared_norm": "‖∇L‖² over all samples",
+    "full_squared_norm": "‖∇L‖², of the mean gradient",
     "percent_sam_epoch": "steps that used SAM (% of the epoch's)",
 }
 WIDE = 200.0  # a number that spans more than this is drawn on a logarithmic axis

@@ -90,6 +90,7 @@ class Bench:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     fixed: frozenset[str] = frozenset()  # settings that a search leaves alone
     how_chosen: str = ""
+    chosen_at_k: int = 2  # LookSAM's k in the search under noise
 
     @property
     def noise(self) -> float:
@@ -107,6 +108,7 @@ class Bench:
         return replace(self, settings=merged)
 
 
+TUNED_K = 5  # LookSAM's in `aesam tune`
 DIGITS_CHOICE = (
     "ρ = 0.5 and α = 0.6 are the best of `aesam tune --noise 0.6 --seeds 0 1` on a held-out tenth, "
     "with k = 5 and λ of (0, 2) there; the same at every level of noise here."
@@ -163,7 +165,8 @@ def noisy(
         chosen = _digits_noise_settings() if digits else _cifar_noise_settings()
         how = DIGITS_CHOICE if digits else CIFAR_CHOICE
         small = _small(options, ("digits-cnn",), subset=None)
-        benches = [replace(b.with_settings(chosen), how_chosen=how) for b in small]
+        k = TUNED_K if digits else NOISE_SETTINGS["looksam"]["k"]
+        benches = [replace(b.with_settings(chosen), how_chosen=how, chosen_at_k=k) for b in small]
     else:
         benches = [_paper_cifar(options, "cifar10", m) for m in models]
     return [_with_noise(b, noise) for b in benches for noise in options.noise or levels]

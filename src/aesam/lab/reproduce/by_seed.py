@@ -9,6 +9,7 @@ from aesam.lab.report.curves import over_epochs
 from aesam.lab.reproduce.claims import Quantity
 
 SMALLEST = 1e-12  # a loss of zero has no logarithm
+FEWEST = 8  # points of a curve for its best to mean something
 LAST = 10  # the end of training is its last tenth: single epochs jump
 
 
@@ -20,7 +21,13 @@ def lost_points(split: str) -> Quantity:
         same="loses as few points to overfitting as",
         unit="points",
         small_is_good=True,
+        lacking=lambda row: _too_coarse(row, f"{split}_accuracy"),
     )
+
+
+def _too_coarse(row: MethodRow, quantity: str) -> str:
+    points = min(len(_curve(run, quantity)) for run in row.runs)
+    return f"measured at {points} epochs only" if points < FEWEST else ""
 
 
 def at_the_end(quantity: str, name: str) -> Quantity:

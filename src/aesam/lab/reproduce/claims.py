@@ -20,6 +20,7 @@ from aesam.lab.report import (
 SIGNIFICANT = 0.05
 FEWEST = 3  # seeds for a verdict: with two, a single difference more would turn it
 ALIKE = 10.0  # points of % SAM within which two methods count as equally often
+LEARNT = 0.5  # of the right labels; less is settings that failed, whatever the method
 SAME = "every seed differs by the same, so nothing can be tested"
 FEW = "two seeds, too few to say"
 PAPER = "the paper"
@@ -35,6 +36,7 @@ class Quantity:
     unit: str = ""
     digits: str = ".2f"
     small_is_good: bool = False
+    lacking: Callable[[MethodRow], str] = lambda _: ""  # why a row has too little for it
 
     def shown(self, value: float, sign: str = "") -> str:
         return f"{value:{sign}{self.digits}}".replace("-", "−")
@@ -120,6 +122,7 @@ TABLE_NOISE = (
     Claim("ae-looksam", "esam"),
     Claim("ae-looksam", "ss-sam", alike=True),
     Claim("ae-looksam", "looksam", alike=True),
+    Claim("ae-sam", "ss-sam", alike=True),
     Claim("sam", "erm"),
 )
 CONTROLS = (
@@ -162,8 +165,10 @@ def compare_rows(
     seeds = sorted(left.keys() & right.keys())
     named = replace(claim, better=ours.label, worse=theirs.label)
     astray = [s for s in seeds if not math.isfinite(left[s] - right[s])]
-    if astray:
-        return _untestable(named, quantity, where, astray)
+    why = f"not finite at seed {wording.whole_numbers(astray)}" if astray else ""
+    why = quantity.lacking(ours) or quantity.lacking(theirs) or why
+    if why and seeds:
+        return _untestable(named, quantity, where, why, len(seeds))
     test = paired_t_test(left, right)
     interval = bootstrap_interval([left[s] - right[s] for s in seeds])
     if test is None or interval is None:
@@ -173,17 +178,29 @@ def compare_rows(
     return Verdict(named, quantity, where, means, test, interval, word, remark)
 
 
-def _untestable(claim: Claim, quantity: Quantity, where: str, seeds: Sequence[int]) -> Verdict:
-    word = f"not tested: not finite at seed {wording.whole_numbers(list(seeds))}"
-    test, gone = PairedTest(len(seeds), math.nan, math.nan), (math.nan, math.nan)
-    return Verdict(claim, quantity, where, gone, test, gone, word)
+def _untestable(claim: Claim, quantity: Quantity, where: str, why: str, n: int) -> Verdict:
+    test, gone = PairedTest(n, math.nan, math.nan), (math.nan, math.nan)
+    return Verdict(claim, quantity, where, gone, test, gone, f"not tested: {why}")
 
 
 def _remark(claim: Claim, ours: MethodRow, theirs: MethodRow) -> str:
+    """Why a verdict says little: methods that are no match, or one whose settings failed it."""
     left, right = ours.percent_sam.mean, theirs.percent_sam.mean
-    if not claim.alike or abs(left - right) <= ALIKE:
-        return ""
-    return f"not like for like: {left:.0f} and {right:.0f} % SAM"
+    unequal = claim.alike and abs(left - right) > ALIKE
+    found = [f"not like for like: {left:.0f} and {right:.0f} % SAM"] if unequal else []
+    found += [_failure(row) for row in (ours, theirs) if not _learnt(row)]
+    return "; ".join(found)
+
+
+def _learnt(row: MethodRow) -> bool:
+    """Whether at least half as many labels were learnt as are right."""
+    right = 100.0 * (1.0 - float(row.runs[0].config["data"].get("noise", 0.0)))
+    return row.train_accuracy.mean >= LEARNT * right
+
+
+def _failure(row: MethodRow) -> str:
+    in_training = f"{row.train_accuracy.mean:.0f} % in training"
+    return f"{row.label} hardly learnt with these settings, {in_training}"
 
 
 def _word(claim: Claim, test: PairedTest, quantity: Quantity) -> str:

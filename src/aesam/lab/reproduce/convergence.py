@@ -22,9 +22,10 @@ HEADINGS = {
 }
 VANISHED = 100.0  # how many times smaller counts as “converges to 0”
 HOW = (
-    "After each epoch, on the training set without augmentation, in batches of the training's size "
-    "with their own BatchNorm statistics: the mean of the batches' squared gradient norms, the "
-    "squared norm of the mean gradient, and their difference, the variance (Eq. 3)."
+    "After each epoch, on batches of the training's size with their own BatchNorm statistics, of "
+    "shuffled passes over the training set without augmentation (one pass, or 20 batches if that "
+    "is more): the mean of the batches' squared gradient norms, the squared norm of the mean "
+    "gradient, and their difference, the variance (Eq. 3)."
 )
 
 
@@ -68,7 +69,7 @@ def _result(
 
 
 def _drawing(comparison: Comparison, quantity: str, name: str) -> Drawing:
-    caption = f"Mean over n = {len(comparison.seeds)} seeds; the band is one standard deviation."
+    caption = f"Mean over n = {comparison.n} seeds; the band is one standard deviation."
     heading = f"{HEADINGS[quantity]}: {comparison.title}"
     return Drawing(name, heading, caption, curves(comparison, quantity, name))
 

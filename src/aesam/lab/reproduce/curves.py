@@ -54,7 +54,7 @@ def _drawing(comparison: Comparison, split: str, name: str) -> Drawing:
     return Drawing(
         name,
         f"{'Training' if split == 'train' else 'Testing'} accuracy: {comparison.title}",
-        f"Mean over n = {len(comparison.seeds)} seeds; the band is one standard deviation.{noisy}",
+        f"Mean over n = {comparison.n} seeds; the band is one standard deviation.{noisy}",
         curves(comparison, f"{split}_accuracy", name),
     )
 

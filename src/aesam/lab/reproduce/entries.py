@@ -77,7 +77,7 @@ _ENTRIES: list[Entry] = [
     Trained(
         "table-imagenet",
         "Table 2",
-        "the same on ImageNet with ResNet-50",
+        "accuracy and % SAM of the seven methods on ImageNet, ResNet-50",
         {
             "small": "ResNet-8 on 400 digits, 21 runs, 5 minutes",
             "paper": f"ImageNet in ROOT/folder, 21 runs of 90 epochs and a search of α, {_GPU}",
@@ -90,7 +90,7 @@ _ENTRIES: list[Entry] = [
     Trained(
         "table-noise",
         "Table 3",
-        "label noise of 20, 40, 60 and 80 %, with controls",
+        "accuracy and % SAM under label noise, with controls",
         {
             "small": "digits, 156 runs, 15 minutes; --data cifar10: hours",
             "paper": f"CIFAR-10, ResNet-18 and ResNet-32, 520 runs and their search, {_GPU}",

@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 # pyright: reportUnknownVariableType=false
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from aesam.lab.report import Comparison, MethodRow, paired_t_test, wording
+from aesam.lab.report import Comparison, MethodRow, PairedTest, paired_t_test, wording
 from aesam.lab.report.canvas import draw, legend_below
 from aesam.lab.report.figures import Drawing
 from aesam.lab.report.results import as_json
 from aesam.lab.reproduce import benches
 from aesam.lab.reproduce.benches import Bench, Options
-from aesam.lab.reproduce.claims import SIGNIFICANT
+from aesam.lab.reproduce.claims import FEWEST, SIGNIFICANT
 from aesam.lab.reproduce.finished import Find, comparison_for
 from aesam.lab.reproduce.plan import Panel, Row, seeds_of
 from aesam.lab.reproduce.results import Result
@@ -109,13 +110,18 @@ def _pair(row: MethodRow) -> Pair:
     return row.settings["lambda1"], row.settings["lambda2"]
 
 
+def by_lambda2(comparison: Comparison) -> dict[float, list[MethodRow]]:
+    """The lines of the figure: for each λ2 its rows from the lowest λ1 up."""
+    rows = sorted(comparison.rows, key=_pair)
+    return {high: [row for row in rows if _pair(row)[1] == high] for high in VALUES}
+
+
 def _drawing(comparison: Comparison, quantity: str, name: str) -> Drawing:
     heading = "Share of SAM" if quantity == "percent_sam" else "Accuracy"
     unit = "steps that used SAM (%)" if quantity == "percent_sam" else "accuracy (%)"
 
     def paint(figure: Figure, axes: Axes) -> None:
-        for high in VALUES:
-            rows = sorted((r for r in comparison.rows if _pair(r)[1] == high), key=_pair)
+        for high, rows in by_lambda2(comparison).items():
             colour, marker = LOOKS[high]
             spreads = [getattr(row, quantity) for row in rows]
             axes.errorbar(
@@ -132,7 +138,7 @@ def _drawing(comparison: Comparison, quantity: str, name: str) -> Drawing:
         axes.set_ylabel(unit)
         legend_below(figure, axes, 5)
 
-    caption = f"Mean over n = {len(comparison.seeds)} seeds; bars are one standard deviation."
+    caption = f"Mean over n = {comparison.n} seeds; bars are one standard deviation."
     return Drawing(name, f"{heading}: {comparison.title}", caption, draw(name, paint))
 
 
@@ -182,18 +188,38 @@ def _shares(row: MethodRow) -> dict[int, float]:
 
 
 def trend(comparison: Comparison) -> str:
-    """“A similar trend is observed on the accuracy”: does it fall where the share of SAM does?"""
-    rows = comparison.rows
-    shares, accuracies = zip(*((r.percent_sam.mean, r.accuracy.mean) for r in rows), strict=True)
-    if min(len(set(shares)), len(set(accuracies))) < 2:
-        return f"{comparison.title}: share of SAM or accuracy are all the same: no trend to test."
-    test: Any = stats.spearmanr(shares, accuracies)
-    certain = test.pvalue < SIGNIFICANT
-    agrees = "holds here" if test.statistic > 0 else "disagrees"
-    best = max(rows, key=lambda row: row.accuracy.mean)
+    """“A similar trend is observed on the accuracy”: does it fall where the share of SAM does?
+
+    A rank correlation over the thresholds for each seed, and a t-test of these: the thresholds of
+    one seed share their first batches, so they are no independent sample themselves.
+    """
+    claim = f"{comparison.title}: accuracy falls with the share of SAM"
+    found = {seed: _correlation(comparison, seed) for seed in comparison.seeds}
+    test = paired_t_test(found, dict.fromkeys(found, 0.0))
+    if not all(math.isfinite(value) for value in found.values()):
+        return f"{claim} → not tested: with some seed share of SAM or accuracy are all the same."
+    shown = ", ".join(f"{value:+.2f}" for value in found.values()).replace("-", "−")
+    best = max(comparison.rows, key=lambda row: row.accuracy.mean)
+    tested = f"; {wording.p_statement(test)}, n = {test.n}" if test and test.p_value > 0.0 else ""
     return (
-        f"{comparison.title}: accuracy falls with the share of SAM → "
-        f"{agrees if certain else 'not seen here'} (Spearman's rank correlation "
-        f"{test.statistic:+.2f}, p = {test.pvalue:.2g}, n = {len(rows)} pairs of thresholds; the "
+        f"{claim} → {_trend_word(test)} (Spearman's rank correlation {shown} by seed{tested}; the "
         f"most accurate is {best.label} with {best.percent_sam.mean:.0f} % SAM)."
-    ).replace("-0", "−0")
+    )
+
+
+def _correlation(comparison: Comparison, seed: int) -> float:
+    """Of share and accuracy over the thresholds that are finished with this seed."""
+    shares = [_shares(row)[seed] for row in comparison.rows if seed in row.accuracies]
+    accuracies = [row.accuracies[seed] for row in comparison.rows if seed in row.accuracies]
+    if min(len(set(shares)), len(set(accuracies))) < 2:
+        return math.nan
+    found: Any = stats.spearmanr(shares, accuracies)
+    return float(found.statistic)
+
+
+def _trend_word(test: PairedTest | None) -> str:
+    if test is None or test.n < FEWEST:
+        return "cannot tell: fewer than three seeds"
+    if test.p_value >= SIGNIFICANT:
+        return "same direction, not significant" if test.difference > 0.0 else "not seen here"
+    return "holds here" if test.difference > 0.0 else "disagrees"

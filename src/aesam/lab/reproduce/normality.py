@@ -28,9 +28,10 @@ MARKERS = ("o", "s", "^")
 LEVEL = 0.05
 NOTE = (
     "One run of AE-SAM, the method that relies on it. The test is D'Agostino and Pearson's of "
-    "skewness and kurtosis together (scipy.stats.normaltest); a p-value below 0.05 speaks against "
-    "a normal distribution. The batches are those of one shuffled pass after another, without "
-    "augmentation and with their own BatchNorm statistics; with few training images they overlap."
+    "skewness and kurtosis together (scipy.stats.normaltest); a p-value below 0.05, divided by "
+    "the number of samples, speaks against a normal distribution. The batches are those of one "
+    "shuffled pass after another, without augmentation and with their own BatchNorm statistics; "
+    "with few training images they overlap."
 )
 
 
@@ -186,16 +187,17 @@ def finding(samples: Sequence[Sample]) -> str:
     tested = [s for s in samples if s.is_testable]
     if not tested:
         return "Squared gradient norms are normal → no sample could be tested."
-    against = sum(s.p_value < LEVEL for s in tested)
+    level = LEVEL / len(tested)  # Bonferroni: of many normal samples some would fail by chance
+    against = sum(s.p_value < level for s in tested)
     skewed = sum(s.skewness > 0 for s in tested)
     straight = [s.straightness for s in tested]
     word = "not rejected" if not against else "disagrees"
     left = len(samples) - len(tested)
+    more = f", {left} more could not be tested" if left else ""
     return (
-        f"Squared gradient norms are normal → {word} (p < {LEVEL} in {against} of {len(tested)} "
-        f"samples{f', {left} more could not be tested' if left else ''}; {skewed} have the longer "
-        f"tail to the right; Q–Q correlation {min(straight):.3f} to {max(straight):.3f}, 1 being a "
-        "line)."
+        f"Squared gradient norms are normal → {word} (p < {LEVEL} / {len(tested)} in {against} of "
+        f"{len(tested)} samples{more}; {skewed} have the longer tail to the right; Q–Q correlation "
+        f"{min(straight):.3f} to {max(straight):.3f}, 1 being a line)."
     )
 
 

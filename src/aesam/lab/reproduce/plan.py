@@ -32,6 +32,7 @@ class Panel:
     paper: Mapping[str, Any] = field(default_factory=dict[str, Any])
     table: str | None = None
     notes: tuple[str, ...] = ()
+    remark: str = ""  # on every verdict
 
 
 def runs_of(panels: Iterable[Panel]) -> list[Run]:

@@ -16,16 +16,17 @@ from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.sheet import Line, Sheet
 
 COLUMNS = (
-    "method", "here: accuracy", "bootstrap interval", "here: % SAM", "grads /step", "p vs SAM",
+    "method", "here: accuracy", "n", "bootstrap interval", "here: % SAM", "grads /step", "p vs SAM",
     "p vs baseline", "paper: accuracy", "paper: % SAM",
 )  # fmt: skip
-SPARE = ("grads /step", "bootstrap interval", "p vs SAM", "p vs baseline", "paper: % SAM")
+SPARE = ("grads /step", "n", "bootstrap interval", "p vs SAM", "p vs baseline", "paper: % SAM")
 COST_CAPTION = (
     "Up is better, left is cheaper. Bars are one standard deviation over seeds. In seconds: "
     "aesam reproduce cost."
 )
 SHOWN = ("rho", "alpha", "k", "p", "lambda1", "lambda2", "beta", "gamma")
 KS = (2, 3, 4, 5)
+FEW = 3  # seeds whose bootstrap interval is their range
 
 
 def cifar_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
@@ -50,12 +51,15 @@ def looksam_k_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     seeds = seeds_of(options, 5)
     controls = CONTROLS if options.controls else ()
     return [
-        _panel(
-            replace(b, how_chosen=f"{b.how_chosen} The same ρ and α for every k.".strip()),
-            [*(_with_k(b, k, seeds) for k in KS), *method_rows(b, controls, seeds)],
-            "looksam-k",
-            dataset="cifar10",
-            noise=b.noise,
+        replace(
+            _panel(
+                replace(b, how_chosen=f"{b.how_chosen} The same ρ and α for every k.".strip()),
+                [*(_with_k(b, k, seeds) for k in KS), *method_rows(b, controls, seeds)],
+                "looksam-k",
+                dataset="cifar10",
+                noise=b.noise,
+            ),
+            remark=f"ρ and α were chosen at k = {b.chosen_at_k}, which favours it",
         )
         for b in found
     ]
@@ -99,7 +103,11 @@ def _show(
     """Tables and verdicts of the panels that have finished runs."""
     found = [(panel, comparison_for(panel, find)) for panel in panels]
     there = [(panel, comparison) for panel, comparison in found if comparison is not None]
-    verdicts = [verdict for _, comparison in there for verdict in judge(comparison)]
+    verdicts = [
+        replace(verdict, remark="; ".join(r for r in (verdict.remark, panel.remark) if r))
+        for panel, comparison in there
+        for verdict in judge(comparison)
+    ]
     comparisons = [comparison for _, comparison in there]
     return Result(
         sheets=[sheet_of(panel, comparison) for panel, comparison in there],
@@ -144,6 +152,7 @@ def _line(panel: Panel, row: MethodRow, marks: bool) -> Line:
     cells = (
         row.label,
         wording.plus_minus(row.accuracy, 2),
+        str(row.n),
         f"{interval[0]:.1f}–{interval[1]:.1f}" if interval else wording.NOTHING,
         wording.plus_minus(row.percent_sam, 1),
         f"{row.gradients_per_step:.2f}",
@@ -164,14 +173,10 @@ def paper_of(panel: Panel, row: MethodRow) -> paper_numbers.PaperNumber | None:
 
 
 def _caption(panel: Panel, comparison: Comparison) -> str:
-    seeds = comparison.seeds
-    over = f"mean ± standard deviation over n = {len(seeds)} seeds"
-    over = over if len(seeds) > 1 else "n = 1 run of each, so nothing can be tested; seed"
     epochs = comparison.settings["training"]["epochs"]
     here = (
-        f"Here: {panel.title}, {epochs} epochs, {comparison.measured_on} accuracy, {over} "
-        f"({wording.whole_numbers(seeds)}); bootstrap intervals of the mean are by percentiles at "
-        "95 %, which with three seeds is no more than their range"
+        f"Here: {panel.title}, {epochs} epochs, {comparison.measured_on} accuracy, "
+        f"{_over_seeds(comparison)}"
     )
     n = 3 if panel.table == "imagenet" else 5
     paper = f"Paper: {MODELS[panel.paper['model']]} on {DATA[panel.paper['dataset']]}, n = {n}"
@@ -181,6 +186,18 @@ def _caption(panel: Panel, comparison: Comparison) -> str:
         "what it is set against, else ERM)"
     )
     return f"{here}. {paper}. {baselines}."
+
+
+def _over_seeds(comparison: Comparison) -> str:
+    seeds, most = comparison.seeds, max(row.n for row in comparison.rows)
+    if most == 1:
+        named = wording.whole_numbers(seeds)
+        return f"n = 1 run of each, so nothing can be tested; seed ({named})"
+    few = f", which with {most} seeds is no more than their range" if most <= FEW else ""
+    return (
+        f"mean ± standard deviation over n = {comparison.n} seeds ({wording.whole_numbers(seeds)})"
+        f"; bootstrap intervals of the mean are by percentiles at 95 %{few}"
+    )
 
 
 def _notes(panels: Sequence[Panel]) -> list[str]:

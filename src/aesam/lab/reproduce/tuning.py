@@ -46,11 +46,13 @@ def chosen(bench: Bench, names: Iterable[str], find: Find) -> Bench:
     for control, model in CONTROLLED.items():
         if best.get(model):
             best[control] = {k: v for k, v in best[model].items() if k in methods.SETTINGS[control]}
-    return replace(bench.with_settings(best), how_chosen=_how(bench, grids(bench, searched), find))
+    how = _how(bench, grids(bench, searched), find)
+    k = bench.run("looksam", SEED).method.k or bench.chosen_at_k
+    return replace(bench.with_settings(best), how_chosen=how, chosen_at_k=k)
 
 
 def _how(bench: Bench, runs: Sequence[Run], find: Find) -> str:
-    """What was chosen and on how little; what the bench had to say of the rest stays."""
+    """What was chosen and on how little, after what the bench says of a setting it fixes."""
     what = " and ".join(s for n, s in (("rho", "ρ"), ("alpha", "α")) if n not in bench.fixed)
     of = bench.base.data.subset
     size = "" if of is None else f" ({round(HOLDOUT * of)} images, so ties are many)"
@@ -60,7 +62,8 @@ def _how(bench: Bench, runs: Sequence[Run], find: Find) -> str:
     )
     there = sum(find(run) is not None for run in runs)
     unfinished = f"; the search is not finished: {there} of its {len(runs)} runs are"
-    return f"{bench.how_chosen} {how}{unfinished if there < len(runs) else ''}.".strip()
+    before = f"{bench.how_chosen} " if bench.fixed else ""
+    return f"{before}{how}{unfinished if there < len(runs) else ''}."
 
 
 def _searched(names: Iterable[str]) -> list[str]:

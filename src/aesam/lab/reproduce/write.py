@@ -10,16 +10,20 @@ from aesam.lab import files
 from aesam.lab.report.results import versions_of
 from aesam.lab.reproduce import sheet
 from aesam.lab.reproduce.benches import Options
-from aesam.lab.reproduce.entries import Entry
+from aesam.lab.reproduce.entries import Entry, Trained
 from aesam.lab.reproduce.page import page_of
 from aesam.lab.reproduce.results import Result
 from aesam.lab.reproduce.verdicts import summary
 from aesam.lab.training import versions
 
+SMALL = "a small run, not the paper's set-up"
 
-def text_of(entry: Entry, result: Result) -> str:
+
+def text_of(entry: Entry, options: Options, result: Result) -> str:
     """Everything in plain text: tables, findings and notes."""
     parts = [f"{entry.name}: {entry.paper} – {entry.shows}", result.text.strip()]
+    if options.is_small and isinstance(entry, Trained):
+        parts[0] += f"\nHere: {SMALL}."
     parts += [sheet.as_text(each).rstrip() for each in result.sheets]
     parts += [summary(result.verdicts)] if result.verdicts else []
     parts += ["\n".join(f"- {sentence}" for sentence in result.sentences)]
@@ -29,7 +33,7 @@ def text_of(entry: Entry, result: Result) -> str:
 
 def write(entry: Entry, options: Options, result: Result, folder: Path, command: str) -> None:
     """``results.json``, ``table.txt``, an SVG for each figure and ``report.html``."""
-    small = " (a small run, not the paper's set-up)" if options.is_small else ""
+    small = f" ({SMALL})" if options.is_small else ""
     title = f"{entry.paper}: {entry.shows}"
     page = page_of(
         title, f"aesam reproduce {entry.name}, preset {options.preset}{small}.", result, command
@@ -38,7 +42,7 @@ def write(entry: Entry, options: Options, result: Result, folder: Path, command:
         files.without_nan(numbers_of(entry, options, result, command)), indent=1, ensure_ascii=False
     )
     files.write_text(folder / "results.json", data + "\n")
-    files.write_text(folder / "table.txt", text_of(entry, result))
+    files.write_text(folder / "table.txt", text_of(entry, options, result))
     for old in folder.glob("*.svg"):  # of an earlier, wider table
         old.unlink()
     for drawing in result.drawings:
