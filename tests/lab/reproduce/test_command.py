@@ -1,14 +1,17 @@
 """``aesam reproduce`` end to end at a tiny size."""
 
 import json
+import re
 import shutil
 import signal
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lab.commands import aesam, start
+from scipy import stats
 
 from aesam.lab.config import from_dict
 from aesam.lab.folders import RunFolder
@@ -149,6 +152,30 @@ def test_the_committed_table_is_that_of_the_committed_runs(tmp_path):
         (folder / "table-noise-cifar10/table.txt").read_text() for folder in (tmp_path, results)
     )
     assert again == committed
+
+
+TABLES = ("table-cifar", "table-imagenet", "table-noise", "table-noise-cifar10", "table-looksam-k")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_committed_verdicts_follow_from_the_committed_accuracies(name):
+    folder = Path(__file__).parents[3] / "results" / name
+    numbers, text = json.loads((folder / "results.json").read_text()), folder / "table.txt"
+    accuracies = {
+        (table["title"], row["label"]): {run["seed"]: run["test_accuracy"] for run in row["runs"]}
+        for table in numbers["comparisons"]
+        for row in table["rows"]
+    }
+    for verdict in numbers["verdicts"]:
+        claim = re.sub(r" \([^()]*\?\)$", "", verdict["claim"])
+        ours, theirs = re.split(" more accurate than | as accurate as ", claim)
+        pairs = [accuracies[verdict["where"], label] for label in (ours, theirs)]
+        left, right = ([own[seed] for seed in sorted(own)] for own in pairs)
+        assert verdict["difference"] == pytest.approx(np.mean(left) - np.mean(right))
+        if np.ptp(np.subtract(left, right)) > 1e-9:
+            assert verdict["p_value"] == pytest.approx(stats.ttest_rel(left, right).pvalue)
+    for sentence in numbers["findings"]:
+        assert f"- {sentence}\n" in text.read_text()
 
 
 def test_what_is_finished_can_be_shown_without_training(out, tmp_path, capsys):
