@@ -1,5 +1,6 @@
 """Pictures and progress, with and without the packages that draw them."""
 
+import os
 import subprocess
 import sys
 
@@ -23,6 +24,14 @@ LABELS = {
     "line": ("distance from the weights (filter norms)", "loss"),
     "plane": ("first direction (filter norms)", "second direction (filter norms)"),
 }
+LOGGED = """
+import sys
+sys.modules["rich"] = None
+from aesam.sharpness.progress import counted
+with counted(True, "work", {total}) as tick:
+    for _ in range(250):
+        tick()
+"""
 BARE = """
 import sys
 for package in ("matplotlib", "rich"):
@@ -96,11 +105,15 @@ def test_of_very_many_parameters_the_longest_are_drawn():
 
 
 def test_without_matplotlib_and_rich_measures_count_on_a_line_and_plots_say_what_to_install():
-    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, check=False)
-    told = done.stderr.decode()
+    terminal, end = os.openpty()
+    program = [sys.executable, "-c", BARE]
+    done = subprocess.run(program, stdout=subprocess.PIPE, stderr=end, check=False)
+    told = os.read(terminal, 2**16).decode()
+    for handle in (terminal, end):
+        os.close(handle)
     assert done.returncode == 1
     assert done.stdout == b""
-    assert "\rgradient norms 1/3\rgradient norms 2/3\rgradient norms 3/3\n" in told
+    assert "\rgradient norms 1/3\rgradient norms 2/3\rgradient norms 3/3\r\n" in told
     assert "ImportError: plots need matplotlib" in told
     assert "pip install 'aesam[lab]'" in told
 
@@ -110,6 +123,20 @@ def test_a_plot_makes_its_own_axes_where_none_are_given():
     axes = result_of("line").plot()
     assert axes.figure.number in pyplot.get_fignums()
     pyplot.close(axes.figure)
+
+
+@pytest.mark.parametrize(
+    ("total", "lines"),
+    [
+        (250, [f"work {n}/250" for n in range(25, 251, 25)]),
+        (800, [*(f"work {n}/800" for n in (80, 160, 240)), "work 800/800"]),  # it ended early
+        (0, ["work 100/?", "work 200/?"]),
+    ],
+)
+def test_progress_in_a_log_without_rich_is_a_line_for_every_tenth(total, lines):
+    program = (sys.executable, "-c", LOGGED.format(total=total))
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == lines
 
 
 def test_progress_with_rich_is_a_bar_on_stderr(capsys):

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 Told = Callable[[int, int], None]
 Progress = bool | Told
+TENTHS = 10
+EVERY = 100  # pieces of work, where their number is not known
 
 
 @contextmanager
@@ -48,7 +50,7 @@ def _ticks(told: Told, total: int) -> Generator[Callable[[], None]]:
 
 @contextmanager
 def _shown(what: str) -> Generator[Told]:
-    """A bar where rich is installed, otherwise one line that counts."""
+    """A bar where rich is installed, otherwise a line that counts."""
     try:
         from rich.console import Console
         from rich.progress import Progress as Bar
@@ -63,6 +65,11 @@ def _shown(what: str) -> Generator[Told]:
 
 @contextmanager
 def _line(what: str) -> Generator[Told]:
+    """One line that is written over on a terminal; in a log, a line for every tenth."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: _log(what, done, total)
+        return
+
     def told(done: int, total: int) -> None:
         print(f"\r{what} {done}/{total or '?'}", end="", file=sys.stderr, flush=True)
 
@@ -70,3 +77,9 @@ def _line(what: str) -> Generator[Told]:
         yield told
     finally:
         print(file=sys.stderr)
+
+
+def _log(what: str, done: int, total: int) -> None:
+    tenth = total / TENTHS or EVERY
+    if done == total or done // tenth > (done - 1) // tenth:
+        print(f"{what} {done}/{total or '?'}", file=sys.stderr, flush=True)
