@@ -57,7 +57,7 @@ evidence: .venv/lab  ## make every small table and figure of the paper; an hour,
 	$(BIN)/aesam reproduce table-cifar --tune --controls --publish results
 	for entry in $(SMALL); do $(BIN)/aesam reproduce $$entry --publish results || exit 1; done
 
-evidence-cifar: .venv/lab  ## the noise table on 2,500 images of CIFAR-10 in data/; many hours, goes on
+evidence-cifar: .venv/lab  ## noise table, its curves and the cost on CIFAR-10 in data/; many hours, goes on
 	$(BIN)/aesam reproduce table-noise --data cifar10 --noise 0.6 0.4 \
 	  --publish results --publish-runs results/runs
 	$(BIN)/aesam reproduce fig-noise-curves --data cifar10 --noise 0.6 0.4 --publish results

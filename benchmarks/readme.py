@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from aesam.lab.report import label_of
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -96,11 +98,9 @@ def cost() -> str:
     """Time as a multiple of ERM's, on the network that is heavy enough to tell."""
     heads = ["method", "1 process: time, × ERM", "2 processes: time, × ERM", "faster with two"]
     rows = _head(*heads, "% SAM")
-    names = {"erm": "ERM", "sam": "SAM", "esam": "ESAM", "ss-sam": "SS-SAM", "looksam": "LookSAM",
-             "ae-sam": "AE-SAM", "ae-looksam": "AE-LookSAM"}  # fmt: skip
     for name, row in read("cost-cifar10/results.json")["rows"].items():
         rows.append(
-            f"| {names[name]} | {row['alone']:.2f} | {row['two']:.2f} | {row['speedup']:.2f} "
+            f"| {label_of(name)} | {row['alone']:.2f} | {row['two']:.2f} | {row['speedup']:.2f} "
             f"| {row['percent_sam']:.0f} |"
         )
     return "\n".join(rows)
@@ -110,7 +110,7 @@ VERDICTS = {  # how an entry's findings put it, by the column that counts it
     "holds": ("holds here", "no difference found", "better here", "not rejected"),
     "same direction, not significant": ("same direction",),
     "not seen": ("not seen",),
-    "no fair test": ("every seed", "two seeds", "not tested", "cannot", "remarked on"),
+    "no fair test": ("every seed", "two seeds", "not tested", "cannot", "no sample", "remarked on"),
     "disagrees": ("disagrees",),
 }
 ENTRIES = (

@@ -279,8 +279,8 @@ class Trainer:
 
     def close(self) -> None:
         self._reporter.end()
-        if self._tracked or self._accelerator.num_processes > 1:
-            self._accelerator.end_training()  # trackers, and the group of processes
+        if self._tracked:
+            self._accelerator.end_training()
         if self._accelerator.num_processes > 1:
             del self._engine, self._passes
             self._accelerator.free_memory()

@@ -117,7 +117,7 @@ def test_k_2_is_set_against_the_best_other_k(tmp_path):
     rows = [(f"k = {k}", [run(k, s, a) for s, a in enumerate(v)]) for k, v in accuracies.items()]
     (verdict,) = tables.best_k(comparison_of("place", config_of("erm"), rows))
     (panel,) = tables.looksam_k_panels(options := Options(noise=(0.6,)), benches.noisy(options))
-    assert panel.remark == "ρ and α were chosen at k = 5, which favours it"
+    assert panel.remark == "the same ρ and α for every k, chosen at k = 5"
     sentence = verdict.sentence()
     p_value = stats.ttest_rel(accuracies[2], accuracies[3]).pvalue
     assert (

@@ -52,17 +52,15 @@ def looksam_k_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     controls = CONTROLS if options.controls else ()
     return [
         replace(
-            _panel(
-                replace(b, how_chosen=f"{b.how_chosen} The same ρ and α for every k.".strip()),
-                [*(_with_k(b, k, seeds) for k in KS), *method_rows(b, controls, seeds)],
-                "looksam-k",
-                dataset="cifar10",
-                noise=b.noise,
-            ),
-            remark=f"ρ and α were chosen at k = {b.chosen_at_k}, which favours it",
+            _panel(b, _k_rows(b, seeds, controls), "looksam-k", dataset="cifar10", noise=b.noise),
+            remark=f"the same ρ and α for every k, chosen at k = {b.chosen_at_k}",
         )
         for b in found
     ]
+
+
+def _k_rows(bench: Bench, seeds: Sequence[int], controls: Sequence[str]) -> list[Row]:
+    return [*(_with_k(bench, k, seeds) for k in KS), *method_rows(bench, controls, seeds)]
 
 
 def _with_k(bench: Bench, k: int, seeds: Iterable[int]) -> Row:
