@@ -24,10 +24,10 @@ from torch.nn.functional import cross_entropy
 
 from aesam.lab import data, models, recipes
 from aesam.lab.config import Method, Model, Run
-from aesam.lab.engine import Engine, accelerator_for
-from aesam.lab.methods import PAPER, fill
-from aesam.lab.passes import Passes
-from aesam.lab.progress import Progress, Sums
+from aesam.lab.method_records import PAPER, fill
+from aesam.lab.training.counts import Progress, Sums
+from aesam.lab.training.engine import Engine, accelerator_for
+from aesam.lab.training.passes import Passes
 from environment import environment
 
 TARGETS = {"erm_over_bare": 1.05, "method_over_share": 1.03}

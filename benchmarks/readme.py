@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from aesam.lab.report import label_of
+from aesam.lab.show import label_of
 
 ROOT = Path(__file__).parents[1]
 

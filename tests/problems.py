@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import aesam
-from aesam.policies import Never
+from aesam.parts.policies import Never
 
 TOTAL_STEPS = 120
 

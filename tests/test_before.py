@@ -11,10 +11,10 @@ import pytest
 import torch
 from problems import Problem, mlp, weights
 
-from aesam.lab import methods
+from aesam.lab import method_records
 from aesam.lab.config import Method, config_hash, from_dict
 from aesam.lab.folders import RunFolder, folder_of
-from aesam.lab.training import train
+from aesam.lab.training.trainer import train
 
 ROOT = Path(__file__).parents[1]
 BEFORE = Path(__file__).parent / "before"
@@ -26,8 +26,8 @@ def test_a_state_dict_of_before_is_gone_on_with(name):
     saved, model = SAVED[name], mlp()
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     given = {"k": 3} if name == "looksam" else {}
-    filled = methods.fill(Method(name, **given))
-    opt = methods.make(filled, base, model, total_steps=20, seed=7)
+    filled = method_records.fill(Method(name, **given))
+    opt = method_records.make(filled, base, model, total_steps=20, seed=7)
     model.load_state_dict(saved["model"])
     opt.load_state_dict(saved["optimizer"])
     Problem(model).train(opt, 9, start=11)

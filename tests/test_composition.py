@@ -10,14 +10,14 @@ from problems import BASES, Problem, mlp, same, stochastic_net, weights
 from torch import nn
 
 import aesam
-from aesam import tensors
-from aesam.ascents import AlongGradient, Ascent, RandomSubset
-from aesam.axis import Direction, Memory
-from aesam.between import Plain, Reuse
-from aesam.combine import Combine, Mix, Replace
-from aesam.gradient import Gradient, radius
-from aesam.policies import Adaptive, Always, Bernoulli, Decision, Never, Periodic, Policy
-from aesam.samples import LargestRise, WholeBatch
+from aesam._core import tensors
+from aesam.parts.ascents import AlongGradient, Ascent, RandomSubset
+from aesam.parts.between import Plain, Reuse
+from aesam.parts.combine import Combine, Mix, Replace
+from aesam.parts.gradient import Gradient, radius
+from aesam.parts.part import Direction, Memory
+from aesam.parts.policies import Adaptive, Always, Bernoulli, Decision, Never, Periodic, Policy
+from aesam.parts.samples import LargestRise, WholeBatch
 
 # New parts, as a user would write them ------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from aesam.controls import Inverted, Late, MatchedRate
-from aesam.policies import Adaptive, Observation
+from aesam.parts.controls import Inverted, Late, MatchedRate
+from aesam.parts.policies import Adaptive, Observation
 
 
 def fired(policy, xs):

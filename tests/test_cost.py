@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aesam import tensors
+from aesam._core import tensors
 
 SIZE = 1 << 18
 COPIES = {"sam": 1.0, "ss-sam": 1.0, "ae-sam": 1.0, "esam": 1.0, "looksam": 3.0, "ae-looksam": 3.0}

@@ -94,14 +94,14 @@ def test_a_ctrl_c_during_the_return_is_made_good_by_the_next_call(monkeypatch):
     before = weights(model)
     problem.losses(0).mean().backward()
     assert opt.needs_second_pass()
-    restore = aesam.displacement.Displacement.restore
+    restore = aesam._core.displacement.Displacement.restore
 
     def interrupted(self):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), opt.perturbed():
-        monkeypatch.setattr(aesam.displacement.Displacement, "restore", interrupted)
-    monkeypatch.setattr(aesam.displacement.Displacement, "restore", restore)
+        monkeypatch.setattr(aesam._core.displacement.Displacement, "restore", interrupted)
+    monkeypatch.setattr(aesam._core.displacement.Displacement, "restore", restore)
     assert not same(before, weights(model))
     opt.state_dict()
     assert same(before, weights(model))

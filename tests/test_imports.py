@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 
 import aesam
-from aesam.axis import Axis
+from aesam.parts.part import Axis
 
 SOURCE = Path(aesam.__file__).parent
 LOADED = """
@@ -18,18 +18,17 @@ after = {name.partition(".")[0] for name in sys.modules}
 print(*sorted(after - before - set(sys.stdlib_module_names)))
 """
 
-#: Each layer may import only from those before it.
-LAYERS = [
-    {"checks", "tensors", "stack", "messages"},
-    {"axis", "gradient"},
-    {"policies", "ascents", "samples", "between", "combine", "guards", "closures"},
-    {"controls"},
-    {"displacement", "perturbed", "construction"},
-    {"run"},
+#: Each room may import only from those before it, and from itself.
+ROOMS = [
+    {"_core.checks", "_core.tensors", "_core.stack", "_core.messages"},
     {"parts"},
-    {"checkpoint"},
+    {"_core"},
     {"optimizer"},
     {"methods", "wrappers"},
+    {"sharpness"},
+    {"lab"},
+    {"paper"},
+    {"__main__"},
 ]
 
 
@@ -40,31 +39,45 @@ def test_import_loads_torch_and_nothing_else_beyond_the_standard_library():
     assert found.stdout.split() == ["aesam"]
 
 
-def imported_by(module):
-    for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "aesam":
-            yield from (a.name for a in node.names if is_module(a.name))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aesam."):
-            yield node.module.split(".")[1]
+def imported_by(path):
+    """The modules of ours that a file imports, by their dotted names without `aesam`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aesam":
+            package = SOURCE.parent / node.module.replace(".", "/")
+            for name in node.names:
+                module = f"{node.module}.{name.name}" if is_module(package, name.name) else None
+                yield (module or node.module).partition(".")[2]
 
 
-def is_module(name):
-    return (SOURCE / f"{name}.py").exists() or (SOURCE / name).is_dir()
+def is_module(package, name):
+    return (package / f"{name}.py").exists() or (package / name / "__init__.py").exists()
+
+
+def room_of(module):
+    """The place of a module in `ROOMS`, by the longest name that it starts with."""
+    found = [
+        (len(name), place)
+        for place, names in enumerate(ROOMS)
+        for name in names
+        if f"{module}.".startswith(f"{name}.")
+    ]
+    return max(found)[1]
 
 
 def test_imports_point_one_way():
-    level = {module: i for i, layer in enumerate(LAYERS) for module in layer}
-    assert set(level) == {p.stem for p in SOURCE.glob("*.py")} - {"__init__"}
-    for module, height in level.items():
-        for other in imported_by(module):
-            assert other in level, f"{module} imports {other}, which stands on it"
-            assert level[other] < height, f"{module} imports {other}"
+    for path in SOURCE.rglob("*.py"):
+        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        if module == "__init__":
+            continue
+        for other in filter(None, imported_by(path)):
+            assert room_of(other) <= room_of(module), f"{module} imports {other}"
 
 
 def test_sharpness_stands_on_checks_tensors_and_guards_only():
+    allowed = {"_core.checks", "_core.tensors", "_core.guards"}
     for path in (SOURCE / "sharpness").glob("*.py"):
-        module = str(path.relative_to(SOURCE).with_suffix(""))
-        assert set(imported_by(module)) <= {"checks", "tensors", "guards", "sharpness"}, path
+        others = {m for m in imported_by(path) if m.partition(".")[0] != "sharpness"}
+        assert others <= allowed, path
 
 
 def test_every_public_name_exists_and_is_documented():

@@ -7,8 +7,8 @@ import torch
 from problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
 
 import aesam
-from aesam.policies import Adaptive, Always, Never, Observation
-from aesam.samples import LargestRise
+from aesam.parts.policies import Adaptive, Always, Never, Observation
+from aesam.parts.samples import LargestRise
 
 
 def trained(make, net=stochastic_net, base="sgd", steps=30, losses=False):

@@ -6,7 +6,7 @@ from problems import BASES, METHODS, Problem, mlp, same, weights
 from torch import nn
 
 import aesam
-from aesam.policies import Always
+from aesam.parts.policies import Always
 
 WITH_SECOND = ["sam", "looksam", "ae-looksam"]
 

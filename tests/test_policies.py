@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aesam.policies import Adaptive, Always, Bernoulli, Decision, Never, Observation, Periodic
+from aesam.parts.policies import Adaptive, Always, Bernoulli, Decision, Never, Observation, Periodic
 
 squared_norms = st.floats(0.0, 1e300)
 runs = st.lists(squared_norms, min_size=1, max_size=40)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import aesam
-from aesam.policies import Always, Decision, Never, Policy
+from aesam.parts.policies import Always, Decision, Never, Policy
 
 
 @pytest.mark.parametrize("form", ["closure", "own passes"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import aesam
-from aesam.policies import Adaptive, Always, Bernoulli, Never, Periodic
+from aesam.parts.policies import Adaptive, Always, Bernoulli, Never, Periodic
 
 PATTERNS = {
     "ERM": Never(),

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 )
 
 import aesam
-from aesam.policies import Always, Never
+from aesam.parts.policies import Always, Never
 
 # Construction -----------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
 
-from aesam import ascents, between, combine, controls, policies, samples
+from aesam._core.ledger import StepRecord
 from aesam.methods import AESAM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware
-from aesam.run import StepRecord
+from aesam.parts import ascents, between, combine, controls, policies, samples
 from aesam.wrappers import unwrap
 
 __version__ = "0.1.0"

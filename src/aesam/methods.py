@@ -5,11 +5,11 @@ import math
 import torch
 from torch import nn
 
-from aesam.ascents import RandomSubset
-from aesam.between import Reuse
 from aesam.optimizer import SharpnessAware
-from aesam.policies import Adaptive, Always, Bernoulli, Periodic
-from aesam.samples import LargestRise
+from aesam.parts.ascents import RandomSubset
+from aesam.parts.between import Reuse
+from aesam.parts.policies import Adaptive, Always, Bernoulli, Periodic
+from aesam.parts.samples import LargestRise
 
 
 class SAM(SharpnessAware):
@@ -68,7 +68,7 @@ class SSSAM(SharpnessAware):
 class LookSAM(SharpnessAware):
     """LookSAM (Liu et al. 2022): SAM on every ``k``-th step, its direction reused in between.
 
-    Between, ``d = g + α (‖g‖/‖g_v‖) g_v``; see :class:`aesam.between.Reuse`.
+    Between, ``d = g + α (‖g‖/‖g_v‖) g_v``; see :class:`aesam.parts.between.Reuse`.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LookSAM(torch.optim.SGD([w], lr=0.1), k=2).policy
@@ -100,8 +100,8 @@ class LookSAM(SharpnessAware):
 class AESAM(SharpnessAware):
     """AE-SAM (Algorithm 1): SAM where the loss is sharp, else the plain step.
 
-    Sharp is ``‖g‖² ≥ μ_t + c_t σ_t``; see :class:`aesam.policies.Adaptive`. The defaults take the
-    second gradient on about half of the steps.
+    Sharp is ``‖g‖² ≥ μ_t + c_t σ_t``; see :class:`aesam.parts.policies.Adaptive`. The
+    defaults take the second gradient on about half of the steps.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AESAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).policy.lambda1

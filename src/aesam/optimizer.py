@@ -10,24 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aesam import checkpoint, checks, closures, gradient, messages, parts, tensors
-from aesam.ascents import AlongGradient, Ascent
-from aesam.between import Between, Plain
-from aesam.combine import Combine, Replace
-from aesam.construction import (
+from aesam._core import checkpoint, checks, closures, messages, step, tensors
+from aesam._core.construction import (
     check_base,
     check_model,
     check_part,
     keep_radius_on_load,
     set_default_radius,
 )
-from aesam.displacement import Displacement
-from aesam.guards import Buffers, RandomState, replayed
-from aesam.perturbed import Perturbed
-from aesam.policies import Policy
-from aesam.run import Committed, Pending, Run, SecondPass, StepRecord, start
-from aesam.samples import Samples, WholeBatch
-from aesam.stack import frames_to_user, scaler_above
+from aesam._core.displacement import Displacement
+from aesam._core.guards import Buffers, RandomState, replayed
+from aesam._core.ledger import Committed, Ledger, Pending, SecondPass, StepRecord, start
+from aesam._core.perturbed import Perturbed
+from aesam._core.stack import frames_to_user, scaler_above
+from aesam.parts import gradient
+from aesam.parts.ascents import AlongGradient, Ascent
+from aesam.parts.between import Between, Plain
+from aesam.parts.combine import Combine, Replace
+from aesam.parts.policies import Policy
+from aesam.parts.samples import Samples, WholeBatch
 
 
 class NonFiniteGradient(FloatingPointError, RuntimeError):
@@ -51,11 +52,11 @@ class SharpnessAware(torch.optim.Optimizer):
     Args:
         base: the optimizer to wrap; parameter groups and state are shared with it.
         model: given, no buffer (BatchNorm's statistics) is changed by the second pass.
-        policy: when; see :mod:`aesam.policies`.
-        ascent: where; see :mod:`aesam.ascents`.
-        samples: on which rows; see :mod:`aesam.samples`.
-        between: what a step without a second gradient does; see :mod:`aesam.between`.
-        combine: how two gradients become one; see :mod:`aesam.combine`.
+        policy: when; see :mod:`aesam.parts.policies`.
+        ascent: where; see :mod:`aesam.parts.ascents`.
+        samples: on which rows; see :mod:`aesam.parts.samples`.
+        between: what a step without a second gradient does; see :mod:`aesam.parts.between`.
+        combine: how two gradients become one; see :mod:`aesam.parts.combine`.
         rho: radius ρ ≥ 0; a parameter group may have its own as ``group["rho"]``, at any time.
         normalize: ``ε = ρ g/‖g‖`` (Eq. 2); False for ``ε = ρ g`` (Algorithm 1 to the letter).
         nonfinite: what ``step`` does about infinite or NaN gradients: ``"skip"`` the update (a
@@ -93,7 +94,7 @@ class SharpnessAware(torch.optim.Optimizer):
     ) -> None:
         self.base = check_base(base, SharpnessAware)
         self.model = check_model(model, base)
-        self.parts = parts.Parts(
+        self.parts = step.Parts(
             policy=check_part("policy", policy, Policy),
             ascent=check_part("ascent", _or(ascent, AlongGradient()), Ascent),
             samples=check_part("samples", _or(samples, WholeBatch()), Samples),
@@ -107,7 +108,7 @@ class SharpnessAware(torch.optim.Optimizer):
         set_default_radius(base, checks.at_least_zero("rho", rho))
         keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
-        self._run = Run(start(self.parts.policy.start(), self.parts.by_name))
+        self._run = Ledger(start(self.parts.policy.start(), self.parts.by_name))
         # torch's own constructor would copy the groups; this is the part of it that is wanted.
         super().__setstate__({})
 
@@ -194,7 +195,7 @@ class SharpnessAware(torch.optim.Optimizer):
             state.random = RandomState(self._devices())
         moved = None
         if self.parts.move_before_pass:
-            moved = parts.displacement_before_pass(
+            moved = step.displacement_before_pass(
                 self.parts, self.base, self.normalize, self.model, state.room
             )
         try:
@@ -234,7 +235,7 @@ class SharpnessAware(torch.optim.Optimizer):
             if not measured.is_finite:
                 state.pending = Pending(after=None)
                 return False
-            pending, decision = parts.decide(self.parts, state.committed, measured, random, before)
+            pending, decision = step.decide(self.parts, state.committed, measured, random, before)
         state.pending = pending
         if decision.notice is not None:
             self._warn_once(decision.notice)
@@ -264,7 +265,7 @@ class SharpnessAware(torch.optim.Optimizer):
                     buffers.restore()
             with torch.no_grad():
                 params, _ = gradient.with_gradient(self.param_groups, self._default_radius())
-                parts.finish_second_pass(self.parts, state, pending, first, params)
+                step.finish_second_pass(self.parts, state, pending, first, params)
         except BaseException:
             self._clear_gradients()
             state.discard()
@@ -332,7 +333,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 "perturbed() is not needed now: needs_second_pass() returned False, or the second "
                 "pass was made already. Call opt.step() next."
             )
-        if parts.was_changed(pending.ahead):
+        if step.was_changed(pending.ahead):
             raise RuntimeError(messages.CHANGED_GRADIENTS)
         return pending, pending.ahead
 
@@ -344,7 +345,7 @@ class SharpnessAware(torch.optim.Optimizer):
         with torch.no_grad():
             if measured.scale != 1.0:
                 pending.norm_at_ascent = tensors.norm(measured.values)
-            first = parts.keep_first(self.parts, measured, state.room)
+            first = step.keep_first(self.parts, measured, state.room)
             direction = self.parts.ascent.direction(
                 measured, state.committed.ascent, pending.generators.get("ascent")
             )
@@ -409,7 +410,7 @@ class SharpnessAware(torch.optim.Optimizer):
             raise
         state.pending = None
         if pending.generators:
-            after = replace(after, generators=parts.end_of(pending.generators))
+            after = replace(after, generators=step.end_of(pending.generators))
         state.commit(after, pending.record)
         for hook in self._optimizer_step_post_hooks.values():
             hook(self, (self,), {})

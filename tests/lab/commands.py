@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aesam.lab.cli import main
-from aesam.lab.reporters import Silent
+from aesam.__main__ import main
+from aesam.lab.training.reporters import Silent
 
-MODULE = [sys.executable, "-m", "aesam.lab.cli"]
+MODULE = [sys.executable, "-m", "aesam"]
 
 
 def aesam(*words, capsys=None):

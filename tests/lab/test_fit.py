@@ -7,7 +7,7 @@ from lab.commands import aesam
 from aesam.lab import data, fit, models, recipes
 from aesam.lab.config import Method, Model, Run, Training
 from aesam.lab.errors import UsageError
-from aesam.samples import LargestRise
+from aesam.parts.samples import LargestRise
 
 pytestmark = pytest.mark.slow
 FEW = ("--subset", 8, "--epochs", 1)

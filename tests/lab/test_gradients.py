@@ -7,14 +7,15 @@ import torch
 from lab.commands import StopsAt, metrics_of
 from torch.nn.functional import cross_entropy
 
-from aesam.lab import recipes, training
+from aesam.lab import recipes
 from aesam.lab.config import Method
 from aesam.lab.data import batches_of
-from aesam.lab.gradients import BATCHES, Meter
-from aesam.lab.interrupts import Stopped
-from aesam.lab.measuring import load_run
-from aesam.lab.methods import fill
-from aesam.lab.splits import samples_of
+from aesam.lab.data.run_samples import samples_of
+from aesam.lab.method_records import fill
+from aesam.lab.training import trainer
+from aesam.lab.training.interrupts import Stopped
+from aesam.lab.training.meter import BATCHES, Meter
+from aesam.lab.training.restored import load_run
 
 SIZE, COUNT = 64, 256  # of a batch and of the training set, so that every pass is four batches
 
@@ -39,7 +40,7 @@ def measured(tmp_path_factory):
     """A run of one epoch that recorded its gradients, and its model after it."""
     folder = tmp_path_factory.mktemp("measured")
     run = small_run(epochs=1, measure="gradients")
-    training.train(run, folder)
+    trainer.train(run, folder)
     return run, folder
 
 
@@ -79,7 +80,7 @@ def test_norms_are_those_of_the_batches_one_by_one(measured):
 
 def test_recording_changes_nothing_of_the_training(measured, tmp_path):
     _, folder = measured
-    training.train(small_run(epochs=1), tmp_path)
+    trainer.train(small_run(epochs=1), tmp_path)
     (plain,), (recorded,) = metrics_of(tmp_path), metrics_of(folder)
     assert recorded.items() >= plain.items()
     assert recorded.keys() - plain.keys() == {
@@ -90,9 +91,9 @@ def test_recording_changes_nothing_of_the_training(measured, tmp_path):
 @pytest.mark.parametrize("kind", ["gradients", "norms"])
 def test_a_run_gone_on_with_records_the_same(kind, tmp_path):
     run = small_run(epochs=3, measure=kind)
-    training.train(run, tmp_path / "whole")
+    trainer.train(run, tmp_path / "whole")
     for step in (3, 8):
         with pytest.raises(Stopped):
-            training.train(run, tmp_path / "cut", resume=True, reporter=StopsAt(step))
-    training.train(run, tmp_path / "cut", resume=True)
+            trainer.train(run, tmp_path / "cut", resume=True, reporter=StopsAt(step))
+    trainer.train(run, tmp_path / "cut", resume=True)
     assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "cut")

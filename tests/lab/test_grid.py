@@ -11,9 +11,10 @@ from distributed import Client, LocalCluster
 from lab.commands import SMALL, aesam
 from lab.test_real_formats import write_cifar10
 
-from aesam.lab import checkpoints, grid, recipes
+from aesam.lab import grid, recipes
 from aesam.lab.config import Method, Model, Run
-from aesam.lab.methods import fill
+from aesam.lab.method_records import fill
+from aesam.lab.training import run_checkpoint
 
 pytestmark = pytest.mark.slow
 FEW = ("--methods", "erm", "sam", "ae-sam", "--seeds", 0, 1, "--epochs", 2, "--noise", 0.2)
@@ -142,7 +143,7 @@ def test_workers_find_the_data_from_wherever_they_are(tmp_path, monkeypatch):
     assert outcome.error is None
     for saved in (
         json.loads((tmp_path / "run/config.json").read_text()),
-        checkpoints.load(tmp_path / "run/checkpoint.pt")["config"],
+        run_checkpoint.load(tmp_path / "run/checkpoint.pt")["config"],
     ):
         assert saved["data"]["root"] == "data"
 

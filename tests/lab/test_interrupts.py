@@ -8,9 +8,10 @@ import psutil
 import pytest
 from lab.commands import SMALL, metrics_of, start
 
-from aesam.lab import grid, recipes, training
+from aesam.lab import grid, recipes
 from aesam.lab.config import Method
-from aesam.lab.methods import fill
+from aesam.lab.method_records import fill
+from aesam.lab.training import trainer
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def test_skipped_steps_take_no_second_gradient_in_the_counts(tmp_path):
     huge = replace(usual.training, epochs=1, lr=1e30)
     run = replace(usual, method=fill(Method("sam")), training=huge)
     with pytest.warns(UserWarning, match="skipped"):
-        summary = training.train(run, tmp_path)
+        summary = trainer.train(run, tmp_path)
     assert summary["skipped_steps"] > 0
     done = summary["steps"] - summary["skipped_steps"]
     assert summary["gradients"] == summary["steps"] + done

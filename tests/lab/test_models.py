@@ -102,15 +102,15 @@ def silenced(block):
 
 def test_without_their_branches_blocks_pass_the_image_on():
     x = torch.rand(2, 16, 8, 8) + 0.1  # positive: ReLU changes nothing
-    for kind in (cifar_resnet.Block, pyramidnet.Block, wide_resnet.Block):
+    for kind in (cifar_resnet.PlainBlock, pyramidnet.PyramidBlock, wide_resnet.WideBlock):
         assert torch.equal(silenced(kind(16, 16, 1))(x), x)
-    assert torch.equal(resnet.Block(nn.Identity(), 16, 16, 1)(x), x + x)
+    assert torch.equal(resnet.ResidualBlock(nn.Identity(), 16, 16, 1)(x), x + x)
 
 
 def test_a_shortcut_without_parameters_thins_or_averages_and_appends_zeros():
     x = torch.rand(2, 16, 7, 7)
-    thinned = silenced(cifar_resnet.Block(16, 32, 2))(x)
-    averaged = silenced(pyramidnet.Block(16, 21, 2))(x)
+    thinned = silenced(cifar_resnet.PlainBlock(16, 32, 2))(x)
+    averaged = silenced(pyramidnet.PyramidBlock(16, 21, 2))(x)
     assert torch.equal(thinned[:, :16], x[:, :, ::2, ::2])
     torch.testing.assert_close(averaged[:, :16, 0, 0], x[:, :, :2, :2].mean((2, 3)))
     torch.testing.assert_close(averaged[:, :16, 3, 3], x[:, :, 6, 6])

@@ -68,7 +68,7 @@ def test_torchrun_runs_the_command_as_it_is(method, tmp_path):
     launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
     port = f"--master-port={free_port()}"
     words = ("train", "--dataset", "synthetic", "--epochs", "2", "--method", method)
-    told = run(*launch, port, "-m", "aesam.lab.cli", *words, "--out", str(tmp_path))
+    told = run(*launch, port, "-m", "aesam", *words, "--out", str(tmp_path))
     assert json.loads((tmp_path / "summary.json").read_text())["processes"] == 2
     assert told.count("test accuracy") == 1
     assert told.count("epoch 2/2") == 1
@@ -80,5 +80,5 @@ def test_accelerate_launch_runs_the_command_as_it_is(tmp_path):
     words = ("train", "--dataset", "synthetic", "--epochs", "2", "--out", str(tmp_path), "--resume")
     more = ("--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no")
     port = f"--main_process_port={free_port()}"
-    run(*launch, *more, port, "-m", "aesam.lab.cli", *words)
+    run(*launch, *more, port, "-m", "aesam", *words)
     assert json.loads((tmp_path / "summary.json").read_text())["processes"] == 1

@@ -10,7 +10,7 @@ import pytest
 from fixtures_report import write_comparison
 from PIL import Image
 
-from aesam.lab.report import write_report
+from aesam.lab.show import write_report
 
 PHONE, DESK = (390, 844), (1280, 900)
 FLAGS = (

@@ -5,8 +5,8 @@ from fixtures_report import write_short_run
 from rich.console import Console
 
 from aesam.lab.errors import UsageError
-from aesam.lab.report import compare, read_runs, rich_table, text_table
-from aesam.lab.report.grouping import by_percent_sam
+from aesam.lab.show import compare, read_runs, rich_table, text_table
+from aesam.lab.show.grouping import by_percent_sam
 
 NUMBERS = {  # accuracy of seed 0, % SAM, gradients, seconds
     "erm": (44.0, 0.0, 720, 5.0),

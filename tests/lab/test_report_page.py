@@ -7,7 +7,7 @@ from fixtures_report import VERSIONS, write_comparison, write_short_run
 
 from aesam.lab.errors import UsageError
 from aesam.lab.files import DiskError
-from aesam.lab.report import as_json, compare, html_report, read_runs, write_report
+from aesam.lab.show import as_json, compare, html_report, read_runs, write_report
 
 pytestmark = pytest.mark.slow
 COMMAND = "aesam compare --dataset digits --noise 0.6"

@@ -4,7 +4,7 @@ import pytest
 from fixtures_report import config_of, epoch_line, summary_of, write_run, write_short_run
 
 from aesam.lab.errors import UsageError
-from aesam.lab.report import read_runs
+from aesam.lab.show import read_runs
 
 
 def test_finished_runs_are_found_at_any_depth_and_unfinished_ones_are_not(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from aesam.lab.report import bootstrap_interval, mean, paired_t_test, sample_std, spread
+from aesam.lab.show import bootstrap_interval, mean, paired_t_test, sample_std, spread
 
 
 def by_seed(values):

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from aesam.lab import recipes, reporters, training
+from aesam.lab import recipes
 from aesam.lab.config import Method
-from aesam.lab.methods import fill
+from aesam.lab.method_records import fill
+from aesam.lab.training import reporters, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def short_run(epochs=3):
 def shown(tmp_path, terminal, epochs=3):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=160)
-    training.train(short_run(epochs), tmp_path, reporter=reporters.for_console(console))
+    trainer.train(short_run(epochs), tmp_path, reporter=reporters.for_console(console))
     return file.getvalue()
 
 

@@ -12,7 +12,7 @@ from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 import aesam
-from aesam.lab import sharding
+from aesam.lab.training import sharding
 
 pytestmark = pytest.mark.slow
 

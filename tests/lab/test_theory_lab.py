@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from aesam.lab.errors import UsageError
-from aesam.lab.theory import PRESETS, TheoryResult, theorem
-from aesam.lab.theory.bounds import (
+from aesam.paper.theory import PRESETS, TheoryResult, theorem
+from aesam.paper.theory.bounds import (
     full_batch_bound,
     full_batch_gap,
     larger_step_bound,
@@ -20,24 +20,18 @@ from aesam.lab.theory.bounds import (
     radius,
     sam_bound,
 )
-from aesam.lab.theory.cosines import ShiftedCosines, shifted_cosines, tilted_cosine
-from aesam.lab.theory.descent import full_batch, mini_batch
-from aesam.lab.theory.experiment import run, steps_and_patterns
-from aesam.lab.theory.full_batch import full_batch_sides
-from aesam.lab.theory.lemmas import all_batches, full_batch_lemma, mini_batch_lemma
-from aesam.lab.theory.mini_batch import larger_step_sides, mini_batch_sides
-from aesam.lab.theory.patterns import ADAPTIVE, ERM, HALF, PATTERNS, SAM
-from aesam.lab.theory.presets import Preset
-from aesam.lab.theory.problems import problems, without_noise
-from aesam.lab.theory.sides import (
-    FULL_BATCH,
-    LARGER_STEP,
-    MINI_BATCH,
-    SAM_ALONE,
-    standard_error,
-)
-from aesam.lab.theory.variance import variance_check
-from aesam.policies import Always, Never
+from aesam.paper.theory.cosines import ShiftedCosines, shifted_cosines, tilted_cosine
+from aesam.paper.theory.descent import full_batch, mini_batch
+from aesam.paper.theory.experiment import run, steps_and_patterns
+from aesam.paper.theory.full_batch import full_batch_sides
+from aesam.paper.theory.lemmas import all_batches, full_batch_lemma, mini_batch_lemma
+from aesam.paper.theory.mini_batch import larger_step_sides, mini_batch_sides
+from aesam.paper.theory.patterns import ADAPTIVE, ERM, HALF, PATTERNS, SAM
+from aesam.paper.theory.presets import Preset
+from aesam.paper.theory.problems import problems, without_noise
+from aesam.paper.theory.sides import FULL_BATCH, LARGER_STEP, MINI_BATCH, SAM_ALONE, standard_error
+from aesam.paper.theory.variance import variance_check
+from aesam.parts.policies import Always, Never
 
 pytestmark = pytest.mark.slow
 TINY = Preset(

@@ -10,11 +10,12 @@ import pytest
 import torch
 from lab.commands import SMALL, StopsAt, aesam, metrics_of, start, summary_of
 
-from aesam.lab import checkpoints, config, recipes, training
+from aesam.lab import config, recipes
 from aesam.lab.config import Method, Run, config_hash
 from aesam.lab.folders import RunFolder
-from aesam.lab.interrupts import Stopped
-from aesam.lab.methods import NAMES, fill
+from aesam.lab.method_records import NAMES, fill
+from aesam.lab.training import run_checkpoint, trainer
+from aesam.lab.training.interrupts import Stopped
 
 pytestmark = pytest.mark.slow
 KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "seconds", "versions"}
@@ -50,7 +51,7 @@ def test_every_method_trains_digits_and_leaves_its_folder(method, tmp_path, caps
 def test_evaluating_less_often_changes_nothing_but_the_lines_without_it(tmp_path):
     often, seldom = small_run(epochs=5), small_run(epochs=5, evaluate_every=2)
     assert config_hash(often) == config_hash(seldom)
-    ends = [training.train(run, tmp_path / str(i)) for i, run in enumerate((often, seldom))]
+    ends = [trainer.train(run, tmp_path / str(i)) for i, run in enumerate((often, seldom))]
     assert ends[0]["test_accuracy"] == ends[1]["test_accuracy"]
     seen = [line["epoch"] for line in metrics_of(tmp_path / "1") if "test_accuracy" in line]
     assert seen == [2, 4, 5]
@@ -59,7 +60,7 @@ def test_evaluating_less_often_changes_nothing_but_the_lines_without_it(tmp_path
 
 def test_a_run_made_before_a_setting_existed_is_still_that_run(tmp_path):
     run = small_run()
-    training.train(run, tmp_path)
+    trainer.train(run, tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     del saved["method"]["after"], saved["training"]["evaluate_every"]
     (tmp_path / "config.json").write_text(json.dumps(saved))
@@ -153,7 +154,7 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 
     torch.save({"format": 1, "bomb": Bomb()}, tmp_path / "checkpoint.pt")
     with pytest.raises(ValueError, match="damaged"):
-        checkpoints.load(tmp_path / "checkpoint.pt")
+        run_checkpoint.load(tmp_path / "checkpoint.pt")
     assert not (tmp_path / "executed").exists()
 
 
@@ -163,15 +164,15 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 @pytest.mark.parametrize("method", NAMES)
 def test_a_run_stopped_within_an_epoch_and_gone_on_with_is_one_that_was_not(method, tmp_path):
     run = small_run(method)
-    training.train(run, tmp_path / "whole")
+    trainer.train(run, tmp_path / "whole")
     for step in (3, 8, 13):
         with pytest.raises(Stopped, match="go on with --resume") as stop:
-            training.train(run, tmp_path / "cut", resume=True, reporter=StopsAt(step))
+            trainer.train(run, tmp_path / "cut", resume=True, reporter=StopsAt(step))
         assert stop.value.exit_code == 128 + signal.SIGTERM
-    training.train(run, tmp_path / "cut", resume=True)
+    trainer.train(run, tmp_path / "cut", resume=True)
     assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "cut")
     assert summary_of(tmp_path / "whole") == summary_of(tmp_path / "cut")
-    ends = [checkpoints.load(tmp_path / n / "checkpoint.pt")["model"] for n in ("whole", "cut")]
+    ends = [run_checkpoint.load(tmp_path / n / "checkpoint.pt")["model"] for n in ("whole", "cut")]
     assert all(torch.equal(ends[0][k], ends[1][k]) for k in ends[0])
 
 
@@ -213,9 +214,11 @@ def test_a_full_disk_is_told_and_what_was_saved_is_kept(tmp_path):
         first.communicate()
     kept = (tmp_path / "checkpoint.pt").read_bytes()
     (tmp_path / "summary.json").unlink()
-    saved = checkpoints.load(tmp_path / "checkpoint.pt")
+    saved = run_checkpoint.load(tmp_path / "checkpoint.pt")
     saved["progress"]["epoch"], saved["progress"]["metrics"] = 1, saved["progress"]["metrics"][:1]
-    checkpoints.save(tmp_path / "checkpoint.pt", {k: v for k, v in saved.items() if k != "format"})
+    run_checkpoint.save(
+        tmp_path / "checkpoint.pt", {k: v for k, v in saved.items() if k != "format"}
+    )
     kept = (tmp_path / "checkpoint.pt").read_bytes()
 
     def small_files_only():
@@ -249,7 +252,7 @@ def test_a_full_disk_is_told_and_what_was_saved_is_kept(tmp_path):
     ids=lambda c: next(iter(c)),
 )
 def test_options_of_training_train(changes, tmp_path):
-    summary = training.train(small_run("ae-looksam", **changes), tmp_path)
+    summary = trainer.train(small_run("ae-looksam", **changes), tmp_path)
     assert summary["steps"] == 24
     assert summary["train_loss"] < metrics_of(tmp_path)[0]["train_loss"]
 
@@ -258,17 +261,17 @@ def test_accumulating_is_the_whole_batch(tmp_path):
     ends = []
     for accumulate in (1, 4):
         run = small_run("looksam", accumulate=accumulate)
-        training.train(run, tmp_path / str(accumulate))
+        trainer.train(run, tmp_path / str(accumulate))
         ends.append(metrics_of(tmp_path / str(accumulate))[-1])
     assert ends[0]["train_loss"] == pytest.approx(ends[1]["train_loss"], rel=1e-4)
 
 
 def test_esam_takes_rows_and_counts_every_step(tmp_path):
-    assert training.train(small_run("esam"), tmp_path)["percent_sam"] == 100.0
+    assert trainer.train(small_run("esam"), tmp_path)["percent_sam"] == 100.0
 
 
 def test_the_schedule_is_warm_up_and_cosine(tmp_path):
-    training.train(small_run("erm", epochs=4, warmup=1), tmp_path)
+    trainer.train(small_run("erm", epochs=4, warmup=1), tmp_path)
     rates = [line["lr"] for line in metrics_of(tmp_path)]
     assert rates[0] == 0.1
     assert rates[0] > rates[1] > rates[2] > rates[3]
@@ -276,7 +279,7 @@ def test_the_schedule_is_warm_up_and_cosine(tmp_path):
 
 def test_a_validation_split_stands_in_for_the_test_set(tmp_path):
     run = small_run("sam")
-    summary = training.train(replace(run, data=replace(run.data, holdout=0.25)), tmp_path)
+    summary = trainer.train(replace(run, data=replace(run.data, holdout=0.25)), tmp_path)
     assert summary["test_accuracy"] is None
     assert summary["validation_accuracy"] > 0
     assert "test_accuracy" not in metrics_of(tmp_path)[0]
@@ -290,8 +293,8 @@ def test_tensorboard_gets_what_metrics_gets(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, inside its compiler
 def test_a_compiled_model_trains_to_the_same_loss(tmp_path):
-    plain = training.train(small_run("sam"), tmp_path / "plain")
-    compiled = training.train(small_run("sam", compile=True), tmp_path / "compiled")
+    plain = trainer.train(small_run("sam"), tmp_path / "plain")
+    compiled = trainer.train(small_run("sam", compile=True), tmp_path / "compiled")
     assert compiled["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-3)
 
 

@@ -6,7 +6,7 @@ from sharpness.examples import ONE_BATCH, Point, data, loss_at, mlp, quadratic, 
 from torch.nn.functional import mse_loss
 
 from aesam import sharpness
-from aesam.sharpness import draws
+from aesam.sharpness import random_vectors
 
 SLOPE = torch.tensor([0.3, -0.2, 0.5, 0.1], dtype=torch.float64)
 
@@ -57,9 +57,10 @@ def test_radii_share_their_directions_so_that_a_quadratic_grows_with_the_square(
 
 
 def test_points_of_the_ball_are_uniform():
-    generator = draws.generator_of(0)
+    generator = random_vectors.generator_of(0)
     radii = [
-        float(draws.in_unit_ball(torch.zeros(3).double(), generator).norm()) for _ in range(4000)
+        float(random_vectors.in_unit_ball(torch.zeros(3).double(), generator).norm())
+        for _ in range(4000)
     ]
     assert max(radii) <= 1.0
     for r in (0.5, 0.8, 0.9):  # the share of the ball within r is r³
@@ -108,10 +109,10 @@ def test_worst_case_of_a_network_beats_random_points_and_grows_with_the_radius()
     model, radii = mlp(), (0.05, 0.1, 0.5)
     found = sharpness.worst_case_sharpness(model, mse_loss, data(), rho=radii)
     assert 0.0 < found.values[0] < found.values[1] < found.values[2]
-    start, generator = weights(model), draws.generator_of(7)
+    start, generator = weights(model), random_vectors.generator_of(7)
     for rho, value in zip(radii, found.values, strict=True):
         for _ in range(30):
-            point = start + rho * draws.in_unit_ball(start, generator)
+            point = start + rho * random_vectors.in_unit_ball(start, generator)
             assert loss_at(model, mse_loss, data(), point) - found.loss < value
 
 

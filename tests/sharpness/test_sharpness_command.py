@@ -9,8 +9,8 @@ import torch
 from lab.commands import SMALL, aesam
 from torch.nn.functional import cross_entropy
 
-from aesam.lab.measuring import load_run
-from aesam.lab.splits import samples_of
+from aesam.lab.data.run_samples import samples_of
+from aesam.lab.training.restored import load_run
 
 pytestmark = pytest.mark.slow
 MEASURES = (

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from aesam import sharpness
 from aesam.lab.models.vit import ViT
-from aesam.sharpness import draws
+from aesam.sharpness import random_vectors
 
 
 def spectrum_of(values, *, seed=0, **settings):
@@ -57,8 +57,8 @@ def test_batchnorm_is_seen_in_the_mode_asked_for(mode):
     torch.testing.assert_close(
         torch.tensor(found.values, dtype=torch.float64), expected, rtol=1e-6, atol=1e-7
     )
-    generator = draws.generator_of(4)
-    signs = [draws.signs(exact[0], generator) for _ in range(2)]
+    generator = random_vectors.generator_of(4)
+    signs = [random_vectors.signs(exact[0], generator) for _ in range(2)]
     assert trace.estimates == pytest.approx([float(z @ exact @ z) for z in signs], rel=1e-6)
 
 
@@ -143,7 +143,7 @@ def test_the_trace_is_right_on_average_and_its_error_is_hutchinsons():
 
 
 def test_every_sign_is_drawn_about_half_of_the_time():
-    signs = draws.signs(torch.zeros(10_000), draws.generator_of(0))
+    signs = random_vectors.signs(torch.zeros(10_000), random_vectors.generator_of(0))
     assert set(signs.tolist()) == {-1.0, 1.0}
     assert abs(float(signs.mean())) < 0.04
 
@@ -159,9 +159,9 @@ def test_a_transformer_with_fused_attention_has_its_hessian():
     images = torch.randn(6, 1, 8, 8, generator=draw, dtype=torch.float64)
     batches = [(images, torch.arange(6) % 3)]
     found = sharpness.hessian_trace(model, cross_entropy, batches, samples=2, seed=1)
-    start, generator, h = weights(model), draws.generator_of(1), 1e-5
+    start, generator, h = weights(model), random_vectors.generator_of(1), 1e-5
     for estimate in found.estimates:
-        z = draws.signs(start, generator)
+        z = random_vectors.signs(start, generator)
         with sdpa_kernel(SDPBackend.MATH):
             up, down = (
                 gradient_at(model, cross_entropy, batches, start + s * h * z) for s in (1, -1)

@@ -7,7 +7,7 @@ from aesam.lab import models
 from aesam.lab.config import Run
 from aesam.lab.data import DataSet
 from aesam.lab.errors import UsageError
-from aesam.samples import LargestRise
+from aesam.parts.samples import LargestRise
 
 
 def outline(run: Run, data_set: DataSet) -> nn.Module:

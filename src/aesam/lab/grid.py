@@ -24,7 +24,7 @@ from aesam.lab.config import Run
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.files import DiskError
 from aesam.lab.folders import RunFolder
-from aesam.lab.interrupts import Stopped
+from aesam.lab.training.interrupts import Stopped
 
 ENGINES = ["local", "ray", "dask"]
 DIED = "its process was killed"
@@ -154,7 +154,7 @@ def _on_cluster(engine: str, jobs: Sequence[Job], workers: int) -> Iterator[tupl
 
 def _train(job: Job, threads: int, root: Path | None = None) -> tuple[Job, str | None]:
     """In a worker: the run, gone on with if it was begun; any error as text."""
-    from aesam.lab.training import train
+    from aesam.lab.training.trainer import train
 
     if threads:
         torch.set_num_threads(threads)

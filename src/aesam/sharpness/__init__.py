@@ -16,7 +16,7 @@ is the same in every pass, so that one fixed function is measured.
 
 from aesam.sharpness.ball import Sharpness, average_sharpness, worst_case_sharpness
 from aesam.sharpness.directions import filter_normalized, random_direction
-from aesam.sharpness.gradients import (
+from aesam.sharpness.gradient_norms import (
     FullGradient,
     GradientNorms,
     GradientVariance,

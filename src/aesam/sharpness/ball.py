@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from aesam import checks, tensors
-from aesam.sharpness import draws, plots
+from aesam._core import checks, tensors
+from aesam.sharpness import plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss
 from aesam.sharpness.objective import Objective, measuring
 from aesam.sharpness.progress import Progress
@@ -66,7 +66,7 @@ def average_sharpness(
     True
     """
     radii, samples = _radii(rho), checks.whole("samples", samples, least=2)
-    generator = draws.generator_of(seed)
+    generator = random_vectors.generator_of(seed)
     with measuring(
         model,
         loss,
@@ -79,7 +79,7 @@ def average_sharpness(
         base = objective.value()
         rises: list[list[float]] = []
         for _ in range(samples):
-            point = draws.in_unit_ball(objective.zeros(), generator)
+            point = random_vectors.in_unit_ball(objective.zeros(), generator)
             rises.append([_mean_of_both(objective, point * radius) - base for radius in radii])
     columns = list(zip(*rises, strict=True))
     errors = [statistics.stdev(column) / math.sqrt(samples) for column in columns]
@@ -118,7 +118,7 @@ def worst_case_sharpness(
     (1.25, 3.0)
     """
     radii, steps = _radii(rho), checks.whole("steps", steps, least=1)
-    generator = draws.generator_of(seed)
+    generator = random_vectors.generator_of(seed)
     with measuring(
         model,
         loss,
@@ -131,7 +131,9 @@ def worst_case_sharpness(
         point = _at(objective, objective.zeros())
         base, found = point.value, list[float]()
         if tensors.norm_on_host([point.gradient]) == 0.0:  # no way is up: start anywhere
-            point = _at(objective, draws.in_unit_ball(objective.zeros(), generator) * radii[0])
+            point = _at(
+                objective, random_vectors.in_unit_ball(objective.zeros(), generator) * radii[0]
+            )
         for radius in radii:
             point = _climb(objective, point, radius, steps)
             found.append(max(0.0, point.value - base))

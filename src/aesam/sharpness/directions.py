@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from aesam.sharpness import draws
+from aesam.sharpness import random_vectors
 from aesam.sharpness.inputs import trainable
 
 
@@ -22,7 +22,7 @@ def random_direction(model: nn.Module, *, seed: int = 0) -> list[Tensor]:
     >>> torch.allclose(weight.norm(dim=1), model.weight.norm(dim=1)), bias.tolist()
     (True, [0.0, 0.0, 0.0])
     """
-    return drawn(model, draws.generator_of(seed))
+    return drawn(model, random_vectors.generator_of(seed))
 
 
 def drawn(model: nn.Module, generator: torch.Generator) -> list[Tensor]:
@@ -32,7 +32,7 @@ def drawn(model: nn.Module, generator: torch.Generator) -> list[Tensor]:
             "model must have weights of two axes or more for a filter-normalised direction, got "
             "none: give the direction yourself"
         )
-    return filter_normalized(model, [draws.normal(p, generator) for p in params])
+    return filter_normalized(model, [random_vectors.normal(p, generator) for p in params])
 
 
 def filter_normalized(model: nn.Module, direction: Sequence[Tensor]) -> list[Tensor]:

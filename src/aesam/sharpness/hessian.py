@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from aesam import checks
-from aesam.sharpness import draws, lanczos, plots
+from aesam._core import checks
+from aesam.sharpness import lanczos, plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss
 from aesam.sharpness.objective import measuring
 from aesam.sharpness.progress import Progress
@@ -86,14 +86,14 @@ def hessian_eigenvalues(
     """
     k, steps = checks.whole("k", k, least=1), checks.whole("steps", steps, least=1)
     tolerance = checks.positive("tolerance", tolerance)
-    generator = draws.generator_of(seed)
+    generator = random_vectors.generator_of(seed)
     with measuring(
         model, loss, batches, mode=mode, progress=progress, what="Hessian eigenvalues", passes=steps
     ) as objective:
         _check_k(k, steps, objective.size)
         found = lanczos.largest(
             objective.hessian_product,
-            lambda: draws.normal(objective.zeros(), generator),
+            lambda: random_vectors.normal(objective.zeros(), generator),
             dimension=objective.size,
             k=k,
             steps=steps,
@@ -124,13 +124,13 @@ def hessian_trace(
     (5.0, 0.0)
     """
     samples = checks.whole("samples", samples, least=2)
-    generator = draws.generator_of(seed)
+    generator = random_vectors.generator_of(seed)
     with measuring(
         model, loss, batches, mode=mode, progress=progress, what="Hessian trace", passes=samples
     ) as objective:
         estimates: list[float] = []
         for _ in range(samples):
-            vector = draws.signs(objective.zeros(), generator)
+            vector = random_vectors.signs(objective.zeros(), generator)
             estimates.append(float(torch.dot(vector, objective.hessian_product(vector))))
     return HessianTrace(tuple(estimates))
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from aesam import tensors
+from aesam._core import tensors
 
 Loss = Callable[[Any, Tensor], Tensor]
 Batches = Iterable[Any]  # of pairs (inputs, targets)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aesam import tensors
+from aesam._core import tensors
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from aesam import tensors
-from aesam.guards import Buffers, RandomState
+from aesam._core import tensors
+from aesam._core.guards import Buffers, RandomState
 from aesam.sharpness import inputs
 from aesam.sharpness.inputs import Batches, Loss
 from aesam.sharpness.progress import Progress, counted

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from aesam import checks
-from aesam.sharpness import directions, draws, plots
+from aesam._core import checks
+from aesam.sharpness import directions, plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss
 from aesam.sharpness.objective import measuring
 from aesam.sharpness.progress import Progress
@@ -71,7 +71,7 @@ def slice_1d(
     >>> slice_1d(model, nn.functional.mse_loss, batches, direction=along, points=3).losses
     (0.0, 1.0, 4.0)
     """
-    places, generator = _places(span, points), draws.generator_of(seed)
+    places, generator = _places(span, points), random_vectors.generator_of(seed)
     with measuring(
         model, loss, batches, mode=mode, progress=progress, what="1-D slice", passes=points
     ) as objective:
@@ -105,7 +105,7 @@ def slice_2d(
     >>> plane.losses
     ((2.5, 2.0, 2.5), (0.5, 0.0, 0.5), (2.5, 2.0, 2.5))
     """
-    places, generator = _places(span, points), draws.generator_of(seed)
+    places, generator = _places(span, points), random_vectors.generator_of(seed)
     given = (None, None) if directions is None else directions
     if len(given) != 2:
         raise ValueError(f"directions must be two, got {len(given)}")

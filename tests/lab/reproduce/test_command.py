@@ -16,11 +16,11 @@ from scipy import stats
 from aesam.lab.config import from_dict
 from aesam.lab.folders import RunFolder
 from aesam.lab.grid import run_all
-from aesam.lab.reproduce import benches, tuning
-from aesam.lab.reproduce.benches import Options
-from aesam.lab.reproduce.entries import ENTRIES
-from aesam.lab.reproduce.plan import runs_of
-from aesam.lab.reproduce.runner import Shelf, publish
+from aesam.paper import benches, tuning
+from aesam.paper.benches import Options
+from aesam.paper.entries import ENTRIES
+from aesam.paper.plan import runs_of
+from aesam.paper.shelf import Shelf, publish
 
 pytestmark = pytest.mark.slow
 TINY = ("--epochs", 1, "--seeds", 0, 1)

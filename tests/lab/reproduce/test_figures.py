@@ -7,20 +7,20 @@ import pytest
 from lab.fixtures_report import config_of
 from scipy import stats
 
-from aesam.lab.report import FinishedRun, label_of
-from aesam.lab.report.comparison import comparison_of
-from aesam.lab.reproduce import (
+from aesam.lab.show import FinishedRun, label_of
+from aesam.lab.show.comparison import comparison_of
+from aesam.paper import (
     by_seed,
     claims,
     convergence,
     cost,
-    curves,
     lambdas,
+    noise_curves,
     normality,
     verdicts,
 )
-from aesam.lab.reproduce.benches import Options, noisy
-from aesam.lab.reproduce.claims import Claim
+from aesam.paper.benches import Options, noisy
+from aesam.paper.claims import Claim
 
 EPOCHS = 20
 PEAKS = {"erm": 31.0, "sam": 45.0}
@@ -61,7 +61,7 @@ def test_overfitting_is_what_is_lost_since_the_best_epoch_tested_by_seed():
     found = comparison(
         "test_accuracy", {m: [falling(80.0, 80.0 - v) for v in vs] for m, vs in lost.items()}
     )
-    verdicts = {(v.claim.better, v.claim.worse): v for v in curves.judge(found)}
+    verdicts = {(v.claim.better, v.claim.worse): v for v in noise_curves.judge(found)}
     sam = verdicts["SAM", "ERM"]
     assert sam.means == pytest.approx((4.0, 30.0))
     assert sam.test.p_value == pytest.approx(stats.ttest_rel(lost["sam"], lost["erm"]).pvalue)
@@ -77,7 +77,7 @@ def test_a_curve_of_few_points_says_nothing_of_overfitting():
     found = comparison(
         "test_accuracy", {m: [[30.0, v, 20.0 + s] for s in range(3)] for m, v in PEAKS.items()}
     )
-    (verdict,) = curves.judge(found)
+    (verdict,) = noise_curves.judge(found)
     assert verdict.word == "not tested: measured at 3 epochs only"
     assert verdict.sentence().endswith("than ERM → not tested: measured at 3 epochs only.")
 

@@ -6,12 +6,12 @@ from importlib import resources
 
 import pytest
 
-from aesam.lab import checking
+from aesam.lab import validation
 from aesam.lab.errors import UsageError
-from aesam.lab.reproduce import benches, paper_numbers, tuning
-from aesam.lab.reproduce.benches import Options
-from aesam.lab.reproduce.entries import ENTRIES, Trained
-from aesam.lab.reproduce.plan import runs_of
+from aesam.paper import benches, paper_numbers, tuning
+from aesam.paper.benches import Options
+from aesam.paper.entries import ENTRIES, Trained
+from aesam.paper.plan import runs_of
 
 PAPER = Options(preset="paper")
 TRAINED = [name for name, entry in ENTRIES.items() if isinstance(entry, Trained)]
@@ -40,7 +40,7 @@ def test_every_planned_run_could_be_trained(name, options):
     runs = runs_of(panels_of(name, options))
     assert runs
     for run in runs:
-        checking.check(run)
+        validation.check(run)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_paper_s_numbers_ship_with_the_lab(table, where, shown, share):
 
 
 def test_the_paper_s_tables_are_complete():
-    text = (resources.files("aesam.lab.reproduce") / "paper_results.json").read_text()
+    text = (resources.files("aesam.paper") / "paper_results.json").read_text()
     # Read off the paper once; a number that is changed by mistake would look like any other.
     assert hashlib.sha256(text.encode()).hexdigest() == (
         "6e6dab8448cbf54c094644371e5954c97151c6f24ff05a12434520b70e95bcff"

@@ -9,16 +9,16 @@ from lab.fixtures_report import config_of
 from rich.console import Console
 from scipy import stats
 
-from aesam.lab.report import FinishedRun, label_of
-from aesam.lab.report.comparison import comparison_of
-from aesam.lab.reproduce import benches, claims, curves, sheet, tables, verdicts
-from aesam.lab.reproduce.benches import Options
-from aesam.lab.reproduce.claims import Claim
-from aesam.lab.reproduce.entries import ENTRIES
-from aesam.lab.reproduce.page import page_of
-from aesam.lab.reproduce.plan import Panel
-from aesam.lab.reproduce.results import Result
-from aesam.lab.reproduce.sheet import Line, Sheet
+from aesam.lab.show import FinishedRun, label_of, sheet
+from aesam.lab.show.comparison import comparison_of
+from aesam.lab.show.sheet import Line, Sheet
+from aesam.paper import accuracy_tables, benches, claims, noise_curves, verdicts
+from aesam.paper.benches import Options
+from aesam.paper.claims import Claim
+from aesam.paper.entries import ENTRIES
+from aesam.paper.entry_page import page_of
+from aesam.paper.outcome import Result
+from aesam.paper.plan import Panel
 
 ACCURACIES = {
     "erm": (45.0, 46.0, 44.0),
@@ -58,7 +58,7 @@ def comparison(tmp_path):
 
 
 def test_the_table_is_grouped_marked_and_beside_the_paper(comparison):
-    text = sheet.as_text(tables.sheet_of(PANEL, comparison))
+    text = sheet.as_text(accuracy_tables.sheet_of(PANEL, comparison))
     golden = (Path(__file__).parent / "golden_table.txt").read_text()
     assert text.startswith(golden)
     assert "n = 3 seeds (0, 1, 2)" in text
@@ -115,8 +115,10 @@ def test_k_2_is_set_against_the_best_other_k(tmp_path):
 
     accuracies = {2: (80.0, 82.0, 84.0), 3: (70.0, 73.0, 72.0), 5: (60.0, 60.0, 61.0)}
     rows = [(f"k = {k}", [run(k, s, a) for s, a in enumerate(v)]) for k, v in accuracies.items()]
-    (verdict,) = tables.best_k(comparison_of("place", config_of("erm"), rows))
-    (panel,) = tables.looksam_k_panels(options := Options(noise=(0.6,)), benches.noisy(options))
+    (verdict,) = accuracy_tables.best_k(comparison_of("place", config_of("erm"), rows))
+    (panel,) = accuracy_tables.looksam_k_panels(
+        options := Options(noise=(0.6,)), benches.noisy(options)
+    )
     assert panel.remark == "the same ρ and α for every k, chosen at k = 5"
     sentence = verdict.sentence()
     p_value = stats.ttest_rel(accuracies[2], accuracies[3]).pvalue
@@ -125,7 +127,7 @@ def test_k_2_is_set_against_the_best_other_k(tmp_path):
         in sentence
     )
     assert f"p = {p_value:.3f}, n = 3" in sentence
-    assert tables.best_k(comparison_of("place", config_of("erm"), rows[1:])) == []
+    assert accuracy_tables.best_k(comparison_of("place", config_of("erm"), rows[1:])) == []
 
 
 def test_two_seeds_are_too_few_for_a_verdict(comparison):
@@ -165,7 +167,7 @@ CLAIMS = {
     "table-cifar": claims.TABLE_CIFAR,
     "table-imagenet": claims.TABLE_IMAGENET,
     "table-noise": claims.TABLE_NOISE,
-    "fig-noise-curves": curves.CLAIMS,
+    "fig-noise-curves": noise_curves.CLAIMS,
 }
 
 
@@ -193,7 +195,7 @@ def test_the_claims_are_those_of_the_paper():
 def test_rows_of_unequal_n_are_not_said_to_be_equal(comparison):
     rows = [(r.label, r.runs[:1] if r.method == "sam" else r.runs) for r in comparison.rows]
     part = comparison_of(comparison.title, config_of("erm"), rows)
-    shown = tables.sheet_of(PANEL, part)
+    shown = accuracy_tables.sheet_of(PANEL, part)
     assert "over n = 1 to 3 seeds (0, 1, 2)" in shown.caption
     by_method = {line.cells[0]: line.cells[2] for line in shown.lines}
     assert (by_method["SAM"], by_method["ERM"]) == ("1", "3")
@@ -202,7 +204,7 @@ def test_rows_of_unequal_n_are_not_said_to_be_equal(comparison):
 @pytest.mark.parametrize(("seeds", "told"), [(2, True), (3, True), (5, False)])
 def test_the_interval_of_few_seeds_is_their_range(tmp_path, seeds, told):
     rows = [(m, [finished(tmp_path, m, s, 50.0 + s * s) for s in range(seeds)]) for m in ("erm",)]
-    shown = tables.sheet_of(PANEL, comparison_of("place", config_of("erm"), rows))
+    shown = accuracy_tables.sheet_of(PANEL, comparison_of("place", config_of("erm"), rows))
     assert (f"which with {seeds} seeds is no more than their range" in shown.caption) == told
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from aesam.lab import checking, demo, methods
+from aesam.lab import demo, method_records, validation
 from aesam.lab.cli.console import console, say
 from aesam.lab.cli.options import RunOptions, given_settings, run_of
 from aesam.lab.config import Method, Run
@@ -17,7 +17,7 @@ from aesam.lab.errors import UsageError
 from aesam.lab.fit import smallest_pass
 from aesam.lab.folders import folder_of
 from aesam.lab.grid import Job, Outcome, Watch, epochs_done, run_all
-from aesam.lab.report import rich_table, write_report
+from aesam.lab.show import rich_table, write_report
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Compare(RunOptions):
     are finished are never run again, so a larger comparison only adds what is missing.
     """
 
-    methods: tuple[str, ...] = tuple(methods.PAPER)
+    methods: tuple[str, ...] = tuple(method_records.PAPER)
     """What to compare; see `aesam train --help` for all names."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run of each method for each."""
@@ -55,10 +55,10 @@ class Compare(RunOptions):
 
     def plan(self) -> list[Job]:
         for name in self.methods:
-            methods.check(name)
+            method_records.check(name)
         if not (self.methods and self.seeds and self.noise):
             raise UsageError("methods, seeds and noise must each name at least one")
-        known = {name for method in self.methods for name in methods.SETTINGS[method]}
+        known = {name for method in self.methods for name in method_records.SETTINGS[method]}
         foreign = [name for name in given_settings(self) if name not in known]
         if foreign:
             raise UsageError(f"none of these methods has a setting {' or '.join(foreign)}")
@@ -84,14 +84,14 @@ def check_all(jobs: list[Job], engine: str, out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: choose a folder")
     for job in jobs:
-        checking.check(job.run)
+        validation.check(job.run)
     if engine == "local":  # on a cluster the data need not be here
         kinds = {
             (replace(job.run, method=Method(), seed=0), smallest_pass(job.run)): job.run
             for job in jobs
         }
         for run in kinds.values():
-            checking.check_with_data(run)
+            validation.check_with_data(run)
 
 
 def finish(

@@ -11,7 +11,7 @@ from aesam.lab.cli.console import console, say
 
 
 @dataclass(frozen=True)
-class Data:
+class FetchData:
     """Fetch a data set from its official address, verify its checksum and describe it."""
 
     name: tyro.conf.Positional[str]

@@ -6,7 +6,7 @@ from typing import Any
 
 import tyro
 
-from aesam.lab import methods, recipes
+from aesam.lab import method_records, recipes
 from aesam.lab.config import Method, Run, Training
 from aesam.lab.errors import UsageError
 
@@ -119,7 +119,7 @@ def run_of(
             **_given(options, ("augment",)),
         ),
         model=replace(usual.model, name=options.model or usual.model.name, patch=options.patch),
-        method=methods.fill(Method(method, **{**base, **given}), strict=strict),
+        method=method_records.fill(Method(method, **{**base, **given}), strict=strict),
         training=_training(options, usual.training),
         seed=seed,
     )

@@ -9,7 +9,7 @@ import tyro
 
 from aesam.lab.cli.console import console, say
 from aesam.lab.errors import UsageError
-from aesam.lab.report import rich_table, write_report
+from aesam.lab.show import rich_table, write_report
 
 
 @dataclass(frozen=True)

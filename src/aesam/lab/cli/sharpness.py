@@ -20,10 +20,10 @@ from aesam import sharpness
 from aesam.lab import config, files
 from aesam.lab.cli.console import console, say
 from aesam.lab.errors import UsageError
-from aesam.lab.measuring import FinishedRun, load_run
-from aesam.lab.report import canvas
-from aesam.lab.threads import threads
-from aesam.lab.training import versions
+from aesam.lab.show import canvas
+from aesam.lab.training.restored import TrainedRun, load_run
+from aesam.lab.training.threads import threads
+from aesam.lab.training.trainer import versions
 
 RADII = 5  # points of the curve of sharpness against radius, up to --rho
 SMALL = 1_000_000  # weights; the threads of a smaller model mostly wait for each other
@@ -31,7 +31,7 @@ ASCENT_STEPS = 10  # for each radius, from where the one before ended
 
 
 @dataclass(frozen=True)
-class Sharpness:
+class MeasureSharpness:
     """Measure how sharp the loss is where a finished run ended, and draw it.
 
     Gradient norms and variance, the Hessian's largest eigenvalues and trace, average and
@@ -96,7 +96,7 @@ class Sharpness:
         if not 0.0 < self.rho < float("inf"):
             raise UsageError(f"rho must be above 0, got {self.rho}")
 
-    def _measure(self, finished: FinishedRun, batches: list[Any]) -> dict[str, Any]:
+    def _measure(self, finished: TrainedRun, batches: list[Any]) -> dict[str, Any]:
         """Each measure's result, with a bar for what is under way, or a line in a log."""
         found: dict[str, Any] = {}
         about = (finished.model, finished.loss, batches)
@@ -126,7 +126,7 @@ class Sharpness:
             "slice-2d": (sharpness.slice_2d, drawn | {"points": self.grid}),
         }
 
-    def _write(self, out: Path, finished: FinishedRun, found: dict[str, Any], count: int) -> None:
+    def _write(self, out: Path, finished: TrainedRun, found: dict[str, Any], count: int) -> None:
         document = {
             "command": shlex.join(["aesam", *sys.argv[1:]]),
             "versions": versions(),

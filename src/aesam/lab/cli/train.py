@@ -10,9 +10,9 @@ import tyro
 from aesam.lab.cli.console import console, print_summary
 from aesam.lab.cli.options import RunOptions, run_of
 from aesam.lab.config import config_hash
-from aesam.lab.reporters import for_console
-from aesam.lab.trackers import check_trackers
-from aesam.lab.training import train
+from aesam.lab.training.reporters import for_console
+from aesam.lab.training.trackers import check_trackers
+from aesam.lab.training.trainer import train
 
 
 @dataclass(frozen=True)

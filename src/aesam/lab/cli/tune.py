@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from aesam.lab import files, methods
+from aesam.lab import files, method_records
 from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import console, say
 from aesam.lab.cli.options import RunOptions, given_settings, run_of
@@ -17,7 +17,9 @@ from aesam.lab.config import Method
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
-from aesam.lab.reproduce.tuning import ALPHAS, RHOS
+
+RHOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+ALPHAS = (0.1, 0.3, 0.6, 0.9)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Tune(RunOptions):
     repeats the training on all of the training set: use the setting with `aesam compare`.
     """
 
-    methods: tuple[str, ...] = tuple(n for n in methods.PAPER if n != "erm")
+    methods: tuple[str, ...] = tuple(n for n in method_records.PAPER if n != "erm")
     """What to search for; each gets a rho, and an alpha where it has one."""
     seeds: tuple[int, ...] = (0,)
     """The best is that of the mean over them."""
@@ -70,8 +72,8 @@ class Tune(RunOptions):
 
     def grid_of(self, method: str) -> list[Job]:
         """Every rho, and every alpha where the method has one."""
-        methods.check(method)
-        known = methods.SETTINGS[method]
+        method_records.check(method)
+        known = method_records.SETTINGS[method]
         seeds = dict.fromkeys(self.seeds)
         runs = [run_of(self, method, seed, self.noise, strict=False) for seed in seeds]
         grid: list[dict[str, Any]] = [{}]
@@ -95,13 +97,13 @@ def ranked(jobs: list[Job]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "method": method.name,
-            "settings": {k: getattr(method, k) for k in methods.SETTINGS[method.name]},
+            "settings": {k: getattr(method, k) for k in method_records.SETTINGS[method.name]},
             "validation_accuracy": sum(accuracies) / len(accuracies),
             "n": len(accuracies),
         }
         for method, accuracies in found.items()
     ]
-    order = {name: i for i, name in enumerate(methods.NAMES)}
+    order = {name: i for i, name in enumerate(method_records.NAMES)}
     rows.sort(key=lambda row: (order[row["method"]], -row["validation_accuracy"]))
     for i, row in enumerate(rows):
         row["best"] = i == 0 or rows[i - 1]["method"] != row["method"]

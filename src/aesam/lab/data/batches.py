@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from aesam.lab.data.augment import Choices, Normalizer, crop_and_mirror, cut_out
-from aesam.lab.data.plan import Plan
+from aesam.lab.data.batch_plan import Plan
 from aesam.lab.data.sets import DataSet, Split
 from aesam.lab.errors import UsageError
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from aesam.lab.data import draws
 from aesam.lab.data.augment import Normalizer
+from aesam.lab.data.batch_plan import Plan
 from aesam.lab.data.pictures import decode
-from aesam.lab.data.plan import Plan
 from aesam.lab.data.sets import DataSet, FolderSplit, whole_numbers
 from aesam.lab.errors import UsageError
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from aesam.lab.data.augment import Normalizer
+from aesam.lab.data.batch_plan import even_share
 from aesam.lab.data.batches import Batches
 from aesam.lab.data.decoding import Files, FolderBatches, check_workers, decoded
-from aesam.lab.data.plan import even_share
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
 from aesam.lab.errors import UsageError
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from aesam.lab.models.layers import average, conv, he_init, relu, widen
 
 
-class Block(nn.Module):
+class PlainBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut without parameters (the paper's option A)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -28,11 +28,11 @@ class CifarResNet(nn.Module):
         super().__init__()
         n = (depth - 2) // 6
         self.stem = nn.Sequential(conv(channels, 16), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
-        blocks: list[Block] = []
+        blocks: list[PlainBlock] = []
         inputs = 16
         for stage, outputs in enumerate((16, 32, 64)):
             for i in range(n):
-                blocks.append(Block(inputs, outputs, stride=2 if stage and not i else 1))
+                blocks.append(PlainBlock(inputs, outputs, stride=2 if stage and not i else 1))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, classes)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from aesam.lab.models.layers import average, conv, he_init, relu, widen
 
 
-class Block(nn.Module):
+class PyramidBlock(nn.Module):
     """BatchNorm at the start and the end, one ReLU, and a zero-padded shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -37,7 +37,7 @@ class PyramidNet(nn.Module):
         self.stem = nn.Sequential(conv(channels, 16), nn.BatchNorm2d(16))
         self.blocks = nn.Sequential(
             *(
-                Block(widths[i], widths[i + 1], stride=2 if i in {n, 2 * n} else 1)
+                PyramidBlock(widths[i], widths[i + 1], stride=2 if i in {n, 2 * n} else 1)
                 for i in range(3 * n)
             )
         )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from aesam.lab.models.layers import average, conv, he_init, relu
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """A branch of convolutions beside a shortcut that is projected where the shape changes."""
 
     def __init__(self, branch: nn.Module, inputs: int, outputs: int, stride: int) -> None:
@@ -24,29 +24,31 @@ class Block(nn.Module):
         return relu(self.branch(x) + self.shortcut(x))
 
 
-def basic(inputs: int, width: int, stride: int) -> Block:
+def basic(inputs: int, width: int, stride: int) -> ResidualBlock:
     """Two 3x3 convolutions."""
     branch = nn.Sequential(
         *(conv(inputs, width, stride=stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
         *(conv(width, width), nn.BatchNorm2d(width)),
     )
-    return Block(branch, inputs, width, stride)
+    return ResidualBlock(branch, inputs, width, stride)
 
 
-def bottleneck(inputs: int, width: int, stride: int) -> Block:
+def bottleneck(inputs: int, width: int, stride: int) -> ResidualBlock:
     """A 3x3 convolution between two 1x1 that narrow and widen fourfold."""
     branch = nn.Sequential(
         *(conv(inputs, width, 1), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
         *(conv(width, width, stride=stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
         *(conv(width, 4 * width, 1), nn.BatchNorm2d(4 * width)),
     )
-    return Block(branch, inputs, 4 * width, stride)
+    return ResidualBlock(branch, inputs, 4 * width, stride)
 
 
 class ResNet(nn.Module):
     """A stem with 64 output channels, the stages one after the other, and a linear head."""
 
-    def __init__(self, stem: nn.Module, blocks: list[Block], features: int, classes: int) -> None:
+    def __init__(
+        self, stem: nn.Module, blocks: list[ResidualBlock], features: int, classes: int
+    ) -> None:
         super().__init__()
         self.stem = stem
         self.blocks = nn.Sequential(*blocks)

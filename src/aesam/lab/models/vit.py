@@ -35,7 +35,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, dim))
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     """Attention, then a GELU perceptron of four times the width, each after a LayerNorm."""
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -68,7 +68,7 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(channels, dim, patch, stride=patch)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.positions = nn.Parameter(torch.empty(1, tokens, dim))
-        self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(EncoderBlock(dim, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, classes)
         self._init()

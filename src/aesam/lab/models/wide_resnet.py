@@ -36,7 +36,7 @@ def parse(name: str) -> tuple[int, int] | None:
     return depth, factor
 
 
-class Block(nn.Module):
+class WideBlock(nn.Module):
     """BatchNorm and ReLU before each 3x3 convolution; a 1x1 shortcut where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -58,12 +58,12 @@ class WideResNet(nn.Module):
     def __init__(self, depth: int, factor: int, classes: int, channels: int) -> None:
         super().__init__()
         n = (depth - 4) // 6
-        blocks: list[Block] = []
+        blocks: list[WideBlock] = []
         inputs = 16
         for stage in range(3):
             outputs = 16 * 2**stage * factor
             for i in range(n):
-                blocks.append(Block(inputs, outputs, stride=2 if stage and not i else 1))
+                blocks.append(WideBlock(inputs, outputs, stride=2 if stage and not i else 1))
                 inputs = outputs
         self.stem = conv(channels, 16)
         self.blocks = nn.Sequential(*blocks)

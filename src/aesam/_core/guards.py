@@ -1,0 +1,99 @@
+"""What the second pass must not disturb: the model's buffers and the random state."""
+
+import random
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aesam._core import tensors
+
+
+class Buffers:
+    """The model's buffers as they are now: BatchNorm's statistics and counters, and all others.
+
+    Restoring is exact, also where the forward pass puts a new tensor in a buffer's place; buffers
+    keep their storage, so a compiled model is not compiled again.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        modules = [] if model is None else [m for m in model.modules() if _buffers_of(m)]
+        self._bound = [(m, dict(_buffers_of(m))) for m in modules]
+        held = {id(t): t for _, names in self._bound for t in names.values() if t is not None}
+        # An expanded tensor has fewer numbers than elements: nothing writes to it in place.
+        self._tensors = [t for t in held.values() if 0 not in t.stride() or t.numel() <= 1]
+        self._copies = [t.detach().clone() for t in self._tensors]
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            tensors.assign(self._tensors, self._copies)
+        for module, names in self._bound:
+            now = _buffers_of(module)
+            if list(map(id, now.values())) != list(map(id, names.values())):
+                now.clear()
+                now.update(names)
+
+
+def _buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
+    return module._buffers  # pyright: ignore[reportPrivateUsage]  # the bindings, None included
+
+
+class RandomState:
+    """The state of every generator that a forward pass may draw from.
+
+    That is PyTorch's, on the CPU and on the model's devices, Python's and, where it is loaded,
+    NumPy's.
+    """
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self._python = random.getstate()
+        self._numpy = _numpy_random().get_state() if _numpy_random() else None
+        self._cpu = torch.get_rng_state()
+        self.devices = [d for d in devices if d.type not in ("cpu", "meta")]
+        self._devices = [(_setter(d), _getter(d)()) for d in self.devices]
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        if self._numpy is not None:
+            _numpy_random().set_state(self._numpy)
+        torch.set_rng_state(self._cpu)
+        for put_back, state in self._devices:
+            put_back(state)
+
+
+def _numpy_random() -> Any:
+    numpy = sys.modules.get("numpy")
+    return getattr(numpy, "random", None)
+
+
+def _getter(device: torch.device) -> Callable[[], Tensor]:
+    module = torch.get_device_module(device)
+    return module.get_rng_state if device.type == "mps" else lambda: module.get_rng_state(device)
+
+
+def _setter(device: torch.device) -> Callable[[Tensor], None]:
+    module = torch.get_device_module(device)
+    if device.type == "mps":
+        return module.set_rng_state
+    return lambda state: module.set_rng_state(state, device)
+
+
+@contextmanager
+def replayed(state: RandomState | None) -> Generator[Callable[[], None]]:
+    """Draw again what was drawn from ``state`` on, then go on as if it had not been.
+
+    Gives a function that winds back once more, for a pass of several forwards. Without a state
+    the block draws fresh numbers.
+    """
+    if state is None:
+        yield lambda: None
+        return
+    afterwards = RandomState(state.devices)
+    state.restore()
+    try:
+        yield state.restore
+    finally:
+        afterwards.restore()

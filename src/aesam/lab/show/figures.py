@@ -1,0 +1,83 @@
+"""The figures of a comparison, with what they show in words."""
+
+from dataclasses import dataclass
+
+from aesam.lab.show.comparison import Comparison
+from aesam.lab.show.curves import curves, drawn_rows
+from aesam.lab.show.trace import adaptive_rows, decision_trace, thinning
+from aesam.lab.show.tradeoff import accuracy_against_cost, has_times
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure: SVG text, the name that its ids start with, and a caption."""
+
+    name: str
+    heading: str
+    caption: str
+    svg: str
+
+
+def figures(comparison: Comparison, prefix: str = "figure") -> list[Drawing]:
+    """All figures of a comparison; ``prefix`` keeps several comparisons on one page apart."""
+    cost = _cost(comparison, prefix)
+    return [cost, *_curves(comparison, prefix), *_traces(comparison, prefix)]
+
+
+def _cost(comparison: Comparison, prefix: str) -> Drawing:
+    unit = (
+        "Time is training time without evaluation, divided by ERM's mean."
+        if has_times(comparison)
+        else "Cost is gradients per step, since no ERM run is there to divide times by."
+    )
+    return Drawing(
+        f"{prefix}-cost",
+        "Accuracy against cost",
+        f"Up is better, left is cheaper. {unit} Bars are one standard deviation over seeds.",
+        accuracy_against_cost(comparison, f"{prefix}-cost"),
+    )
+
+
+def _curves(comparison: Comparison, prefix: str) -> list[Drawing]:
+    split = comparison.measured_on
+    noisy = (
+        "; part of the training labels are wrong"
+        if comparison.settings["data"].get("noise")
+        else ""
+    )
+    band = "Mean over seeds; the band is one standard deviation"
+    few = len(drawn_rows(comparison)) < len(comparison.rows)
+    best = " Of each method the best three settings are drawn." if few else ""
+    wanted = (
+        ("percent_sam", "% SAM over training", f"Share of the steps so far that used SAM. {band}."),
+        (f"{split}_accuracy", f"{split.capitalize()} accuracy", f"{band}.{best}"),
+        ("train_accuracy", "Training accuracy", f"{band}{noisy}.{best}"),
+        (f"{split}_loss", f"{split.capitalize()} loss", f"{band}.{best}"),
+        ("train_loss", "Training loss", f"{band}{noisy}.{best}"),
+    )
+    return [
+        Drawing(
+            f"{prefix}-{quantity.replace('_', '-')}",
+            heading,
+            caption,
+            curves(comparison, quantity, f"{prefix}-{quantity.replace('_', '-')}"),
+        )
+        for quantity, heading, caption in wanted
+    ]
+
+
+def _traces(comparison: Comparison, prefix: str) -> list[Drawing]:
+    return [
+        Drawing(
+            f"{prefix}-trace-{place}",
+            f"Decisions of {row.label}",
+            f"The run with seed {row.seeds[0]}: SAM is used where the squared norm of the gradient "
+            f"reaches the threshold.{_left_out(thinning(row))}",
+            decision_trace(row, f"{prefix}-trace-{place}"),
+        )
+        for place, row in enumerate(adaptive_rows(comparison))
+    ]
+
+
+def _left_out(every: int) -> str:
+    return f" One in {every} of the recorded steps is drawn." if every > 1 else ""

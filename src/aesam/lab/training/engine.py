@@ -1,0 +1,107 @@
+"""Model, optimizer and schedule of a run, made ready for whatever machine there is."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# accelerate carries no types.
+
+import gc
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+import aesam
+from aesam.lab import method_records, models
+from aesam.lab.config import Run, Training
+from aesam.lab.data import DataSet
+
+
+def accelerator_for(training: Training, trackers: Iterable[str] = (), folder: str = "") -> Any:
+    """Accelerate's view of the machine: one process or many, CPU or GPU, the precision asked for.
+
+    Its state is global to the process; several runs one after the other start afresh.
+    """
+    if not torch.distributed.is_initialized():
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()  # pyright: ignore
+    return Accelerator(
+        # Without it, Accelerate takes several CPU processes for as many runs of one process.
+        cpu=training.cpu or not torch.accelerator.is_available(),
+        mixed_precision="no" if training.precision == "float64" else training.precision,
+        log_with=list(trackers) or None,
+        project_dir=folder or None,
+    )
+
+
+def leave_processes() -> None:
+    """End the group of processes, and its threads, once nobody holds an engine any more.
+
+    A wrapped model is a cycle that keeps the threads alive until it is collected. Left to Python's
+    exit, one of them may wake in an interpreter that is half gone and abort the whole process.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    gc.collect()
+
+
+def base_optimizer(training: Training, params: Iterable[Tensor]) -> torch.optim.Optimizer:
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(params, lr=training.lr, weight_decay=training.weight_decay)
+    return torch.optim.SGD(
+        params, lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay
+    )
+
+
+def cosine_with_warmup(step: int, warmup: int, total: int) -> float:
+    """The factor on the learning rate: up linearly, then down along half a cosine.
+
+    >>> [round(cosine_with_warmup(t, 2, 6), 2) for t in range(6)]
+    [0.5, 1.0, 1.0, 0.85, 0.5, 0.15]
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - warmup)
+    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+class Engine:
+    """What a run trains with; ``model`` and ``prepared`` are Accelerate's wrappers."""
+
+    def __init__(self, run: Run, data_set: DataSet, steps_per_epoch: int, accelerator: Any) -> None:
+        training = run.training
+        self.accelerator = accelerator
+        self.total_steps = training.epochs * steps_per_epoch
+        torch.manual_seed(run.seed)
+        self.net: nn.Module = models.build(
+            run.model.name,
+            classes=data_set.classes,
+            channels=data_set.channels,
+            size=data_set.size,
+            patch=run.model.patch,
+        )
+        if training.channels_last:
+            self.net.to(memory_format=torch.channels_last)  # pyright: ignore
+        if training.precision == "float64":
+            self.net.double()
+        self.dtype = next(self.net.parameters()).dtype
+        base = base_optimizer(training, self.net.parameters())
+        opt = method_records.make(
+            run.method, base, self.net, total_steps=self.total_steps, seed=run.seed
+        )
+        compiled: Any = torch.compile(self.net) if training.compile else self.net
+        prepared: tuple[Any, Any] = accelerator.prepare(compiled, opt)
+        self.model, self.prepared = prepared
+        self.opt: aesam.SharpnessAware = aesam.unwrap(self.prepared)
+        warmup = training.warmup * steps_per_epoch
+        self.scheduler = LambdaLR(
+            self.opt, lambda step: cosine_with_warmup(step, warmup, self.total_steps)
+        )
+        torch.manual_seed(run.seed * 1000 + accelerator.process_index)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.net.parameters())

@@ -1,0 +1,297 @@
+"""A training run from its first step, or from where it stopped, to its summary."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# accelerate carries no types.
+
+import platform
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+import aesam
+from aesam.lab import config, data, files, fit, locks, validation
+from aesam.lab.config import Run
+from aesam.lab.data.run_samples import samples_of
+from aesam.lab.errors import UsageError
+from aesam.lab.folders import RunFolder
+from aesam.lab.training import run_checkpoint, sharding
+from aesam.lab.training.counts import Progress, Sums
+from aesam.lab.training.engine import Engine, accelerator_for, leave_processes
+from aesam.lab.training.interrupts import Stopped, StopRequest
+from aesam.lab.training.meter import Meter
+from aesam.lab.training.passes import Passes, evaluate
+from aesam.lab.training.reporters import Clock, Reporter, Silent
+
+
+def train(
+    run: Run,
+    path: Path,
+    *,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    trackers: Iterable[str] = (),
+    root: Path | None = None,
+) -> dict[str, Any]:
+    """Train ``run`` in the folder ``path`` and return its summary.
+
+    With ``resume`` a folder that holds part of this run is gone on with, a finished one returns its
+    summary at once, and an empty one starts. ``root`` is where this process finds the data, if not
+    where the run says; what is saved has the run's.
+    """
+    validation.check(run)
+    folder = RunFolder(path)
+    if folder.admit(run, resume) and folder.is_finished(run):
+        return folder.read_summary()
+    trainer = Trainer(run, folder, reporter or Silent(), trackers, root)
+    try:
+        with trainer.hold_folder():
+            if folder.admit(run, resume):  # again: another process may have left it just now
+                trainer.go_on()
+            return trainer.train()
+    finally:
+        trainer.close()
+
+
+class Trainer:
+    """One run under way on this process; the main one of them writes the files."""
+
+    def __init__(
+        self,
+        run: Run,
+        folder: RunFolder,
+        reporter: Reporter,
+        trackers: Iterable[str],
+        root: Path | None = None,
+    ) -> None:
+        self._run, self._folder = run, folder
+        names = list(trackers)
+        self._accelerator = accelerator_for(run.training, names, str(folder.path))
+        if run.training.precision == "fp16" and self._accelerator.device.type == "cpu":
+            raise UsageError("fp16 needs an accelerator: on a CPU use bf16 or no")
+        main = self._accelerator.is_main_process
+        self._reporter = reporter if main else Silent()
+        samples = samples_of(run, root)
+        self._kind, self._held, self._data_set = samples.kind, samples.held, samples.data_set
+        self._batches = self._make_batches(samples.train)
+        fit.check_smallest_pass(run, samples.data_set, self._accelerator.num_processes)
+        self._engine = Engine(run, samples.data_set, len(self._batches), self._accelerator)
+        self._passes = Passes(self._engine, run.training)
+        self._sharded = sharding.is_sharded(self._engine.net)
+        if run.training.measure is not None and self._sharded:
+            raise UsageError(
+                f"measure {run.training.measure} needs the whole model on each process: leave it "
+                "out where the model is sharded"
+            )
+        self._meter = Meter(run, samples.train, samples.data_set, self._accelerator.device)
+        self._progress = Progress()
+        self._sums = Sums(self._accelerator.device)
+        self._tracked = bool(names)
+
+    def _make_batches(self, train: Any) -> Any:
+        world, training = self._accelerator.num_processes, self._run.training
+        if training.batch_size % (world * training.accumulate):
+            raise UsageError(
+                f"batch_size {training.batch_size} must be a multiple of processes × accumulate = "
+                f"{world} × {training.accumulate}"
+            )
+        return data.batches_of(
+            train,
+            self._data_set,
+            training.batch_size,
+            self._run.seed,
+            augment=self._run.data.augment,
+            device=self._accelerator.device,
+            rank=self._accelerator.process_index,
+            world=world,
+            channels_last=training.channels_last,
+            cutout=self._run.data.cutout,
+            workers=training.workers,
+        )
+
+    def hold_folder(self) -> AbstractContextManager[None]:
+        """The folder to ourselves: the main process holds it, and the others go with it."""
+        main = self._accelerator.is_main_process
+        return locks.held(self._folder.path) if main else nullcontext()
+
+    def train(self) -> dict[str, Any]:
+        """All epochs that are left, then the summary."""
+        progress, total = self._progress, self._engine.total_steps
+        if self._accelerator.is_main_process:
+            self._folder.begin(self._run)
+        if self._tracked:
+            self._accelerator.init_trackers("aesam", config.identity(self._run))
+        self._reporter.begin(self._run, total, progress.step)
+        with StopRequest() as request:
+            while progress.epoch < self._run.training.epochs:
+                self._train_epoch(request)
+                self._finish_epoch(self._measure() if self._is_measured() else {})
+        return self._summarise()
+
+    def _train_epoch(self, request: StopRequest) -> None:
+        progress, steps = self._progress, len(self._batches)
+        clock, sums, begin = Clock(self._reporter.every), self._sums, time.perf_counter()
+        for images, labels in self._batches.epoch(progress.epoch, start=progress.batch):
+            before = self._engine.opt.last_step
+            loss, correct = self._passes.step(images, labels)
+            record = self._engine.opt.last_step
+            progress.count(record if record is not before else None, steps)  # None: it was skipped
+            sums.add(loss, correct, len(labels))
+            if clock.is_due():
+                self._reporter.step(
+                    progress.step, progress.epoch + 1, loss.item(), progress.percent_sam
+                )
+            if self._must_stop(request):
+                progress.seconds += time.perf_counter() - begin
+                self._save()
+                raise Stopped(
+                    request.signum, f"at epoch {progress.epoch + 1}, step {progress.step}"
+                )
+        progress.seconds += time.perf_counter() - begin
+
+    def _must_stop(self, request: StopRequest) -> bool:
+        """Whether any process was asked to stop: all stop after the same step."""
+        if self._accelerator.num_processes == 1:
+            return request.signum != 0
+        flag = torch.tensor([request.signum], device=self._accelerator.device)
+        most: Tensor = self._accelerator.gather(flag).max()
+        request.signum = int(most.item())
+        return request.signum != 0
+
+    def _is_measured(self) -> bool:
+        done, training = self._progress.epoch + 1, self._run.training
+        return done % training.evaluate_every == 0 or done == training.epochs
+
+    def _measure(self) -> dict[str, float]:
+        """Loss and accuracy on what is evaluated on."""
+        chunks = data.evaluation_chunks(
+            self._held,
+            self._data_set,
+            500,
+            self._accelerator.device,
+            self._accelerator.process_index,
+            self._accelerator.num_processes,
+            channels_last=self._run.training.channels_last,
+            workers=self._run.training.workers,
+        )
+        loss, accuracy = evaluate(self._engine, chunks)
+        return {f"{self._kind}_loss": loss, f"{self._kind}_accuracy": accuracy}
+
+    def _finish_epoch(self, held: dict[str, float]) -> None:
+        lr = float(self._engine.scheduler.get_last_lr()[0])
+        train_loss, train_accuracy = self._sums.over_all(self._accelerator)
+        self._sums = Sums(self._accelerator.device)
+        recorded = self._meter.after(self._progress.epoch + 1, self._engine.net)
+        learned = {"train_loss": train_loss, "train_accuracy": train_accuracy}
+        line = self._progress.close_epoch(lr, learned | held | recorded)
+        self._save()
+        if self._tracked:
+            plain = {k: v for k, v in line.items() if isinstance(v, int | float)}
+            self._accelerator.log(plain, step=self._progress.step)
+        self._reporter.epoch(line)
+
+    def _save(self) -> None:
+        own: dict[str, Any] = {
+            "random": run_checkpoint.random_state(),
+            "sums": self._sums.as_list(),
+            "optimizer": sharding.own_optimizer_state(self._engine.opt) if self._sharded else None,
+        }
+        processes = cast(list[Any], gather_object([own]))
+        model = sharding.whole_model_state(self._engine.net)
+        if not self._accelerator.is_main_process:
+            return
+        scaler = self._accelerator.scaler
+        content: dict[str, Any] = {
+            "config": config.as_dict(self._run),
+            "model": model,
+            "optimizer": None if self._sharded else self._engine.opt.state_dict(),
+            "scheduler": self._engine.scheduler.state_dict(),
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "processes": processes,
+            "progress": self._progress.as_dict(),
+        }
+        run_checkpoint.save(self._folder.checkpoint, content)
+        self._folder.write_metrics(self._progress.metrics)
+
+    def go_on(self) -> None:
+        """Continue from the checkpoint; without one (killed before the first) start again."""
+        if not self._folder.checkpoint.exists():
+            return
+        saved = run_checkpoint.load(self._folder.checkpoint)
+        apart = config.differences(self._run, config.from_dict(saved["config"]))
+        if apart:
+            raise UsageError(f"the checkpoint is of another run: {'; '.join(apart)}")
+        sharding.load_whole_model_state(self._engine.net, saved["model"])
+        if saved["optimizer"] is not None:
+            self._engine.opt.load_state_dict(saved["optimizer"])
+        self._engine.scheduler.load_state_dict(saved["scheduler"])
+        if self._accelerator.scaler is not None and saved["scaler"] is not None:
+            self._accelerator.scaler.load_state_dict(saved["scaler"])
+        self._progress = Progress(**saved["progress"])
+        self._take_own(saved["processes"])
+        if self._accelerator.is_main_process:
+            self._folder.write_metrics(self._progress.metrics)
+
+    def _take_own(self, processes: list[Any]) -> None:
+        """Take this process's random state and sums, if there are as many processes as before."""
+        if len(processes) != self._accelerator.num_processes:
+            if self._progress.batch or self._sharded:
+                raise UsageError(
+                    f"the run stopped on {len(processes)} processes, within an epoch or with its "
+                    "optimizer spread over them: go on with as many"
+                )
+            return
+        own = processes[self._accelerator.process_index]
+        if own["optimizer"] is not None:
+            sharding.load_own_optimizer_state(self._engine.opt, own["optimizer"])
+        run_checkpoint.restore_random_state(own["random"])
+        self._sums = Sums(self._accelerator.device, own["sums"])
+
+    def _summarise(self) -> dict[str, Any]:
+        progress, last = self._progress, self._progress.metrics[-1]
+        summary: dict[str, Any] = {
+            "method": self._run.method.name,
+            "seed": self._run.seed,
+            "test_accuracy": last.get("test_accuracy"),
+            "validation_accuracy": last.get("validation_accuracy"),
+            "train_loss": last["train_loss"],
+            "train_accuracy": last["train_accuracy"],
+            "percent_sam": progress.percent_sam,
+            "steps": progress.step,
+            "gradients": progress.gradients,
+            "seconds": progress.seconds,
+            "skipped_steps": self._engine.opt.skipped_steps,
+            "parameters": self._engine.parameters,
+            "processes": self._accelerator.num_processes,
+            "device": self._accelerator.device.type,
+            "versions": versions(),
+            "config_hash": config.config_hash(self._run),
+        }
+        if self._accelerator.is_main_process:
+            files.write_json(self._folder.summary, files.without_nan(summary))
+        self._accelerator.wait_for_everyone()
+        return summary
+
+    def close(self) -> None:
+        self._reporter.end()
+        if self._tracked:
+            self._accelerator.end_training()
+        if self._accelerator.num_processes > 1:
+            del self._engine, self._passes
+            self._accelerator.free_memory()
+            leave_processes()
+
+
+def versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "aesam": aesam.__version__,
+        "accelerate": version("accelerate"),
+    }

@@ -1,0 +1,149 @@
+"""What each method costs as a multiple of ERM, alone and with two data-parallel processes."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aesam.lab import method_records, validation
+from aesam.lab.config import Run, as_dict
+from aesam.lab.errors import UsageError
+from aesam.lab.show import label_of
+from aesam.lab.show.sheet import Line, Sheet
+from aesam.paper import benches
+from aesam.paper.benches import Bench, Options
+from aesam.paper.outcome import Result
+from aesam.paper.plan import only_seed
+
+Times = Mapping[str, Mapping[str, Sequence[float]]]
+TURNS = 8
+COLUMNS = (
+    "method", "1 process: × ERM", "2 processes: × ERM", "faster with two", "% SAM",
+    "gradients per step",
+)  # fmt: skip
+NOTE = (
+    "Time of all turns divided by ERM's; a turn is an epoch of each method. The adaptive threshold "
+    "falls over the turns as in a whole training. One thread for each process, the whole batch the "
+    "same size. “Faster with two” is one process's time over two processes'."
+)
+
+
+def cost(options: Options, told: Callable[[int, int], None]) -> Result:
+    """Both timings of every method on one network."""
+    bench, seed = benches.timed(options), only_seed(options)
+    runs = [bench.run(name, seed) for name in method_records.PAPER]
+    turns = TURNS if options.epochs is None else options.epochs
+    if turns < 1:
+        raise UsageError(f"epochs must be at least 1 to time anything, got {turns}")
+    validation.check(runs[0])
+    validation.check_with_data(runs[0])
+    times: list[Times] = []
+    for done, processes in enumerate((1, 2)):
+        told(done, 2)
+        times.append(measure(runs, processes, turns))
+    told(2, 2)
+    return result_of(bench, times[0], times[1], turns)
+
+
+def measure(runs: Sequence[Run], processes: int, turns: int) -> Times:
+    """Start the processes, let them take turns, and read what the first of them wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan, out = Path(folder) / "plan.json", Path(folder) / "times.json"
+        plan.write_text(json.dumps({"runs": [as_dict(run) for run in runs], "turns": turns}))
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        command = [sys.executable, *launcher, str(processes), "-m", "aesam.paper.timing"]
+        ended = subprocess.run(
+            [*command, str(plan), str(out)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        if ended.returncode:
+            raise RuntimeError(f"timing with {processes} processes failed:\n{ended.stderr[-2000:]}")
+        found = json.loads(out.read_text())
+        if found["processes"] != processes:
+            raise RuntimeError(f"timed {found['processes']} processes instead of {processes}")
+        return found["times"]
+
+
+def result_of(bench: Bench, alone: Times, two: Times, turns: int) -> Result:
+    rows = {name: _row(name, alone, two) for name in alone}
+    lines = tuple(_line(name, row) for name, row in rows.items())
+    return Result(
+        sheets=[Sheet(f"Cost: {bench.title}", COLUMNS, (lines,), _note(alone, two, turns))],
+        findings=_findings(rows),
+        data={
+            "turns": turns,
+            "load": os.getloadavg()[0],
+            "rows": rows,
+            "seconds": {"alone": alone, "two": two},
+        },
+    )
+
+
+def _note(alone: Times, two: Times, turns: int) -> str:
+    spread = [variation(times["erm"]["seconds"]) for times in (alone, two)]
+    return (
+        f"{NOTE} {turns} turns; ERM's differ by {100 * spread[0]:.0f} % alone and "
+        f"{100 * spread[1]:.0f} % with two (standard deviation), which is how well anything is "
+        "known here."
+    )
+
+
+def variation(seconds: Sequence[float]) -> float:
+    """The standard deviation as a share of the mean."""
+    return statistics.stdev(seconds) / statistics.mean(seconds) if len(seconds) > 1 else 0.0
+
+
+def ratio(times: Times, name: str, other: str = "erm") -> float:
+    """One method's time over another's, all turns together: the share of SAM changes by turn."""
+    return sum(times[name]["seconds"]) / sum(times[other]["seconds"])
+
+
+def _row(name: str, alone: Times, two: Times) -> dict[str, float]:
+    share = statistics.mean(alone[name]["share_of_sam"])
+    speedup = sum(alone[name]["seconds"]) / sum(two[name]["seconds"])
+    return {
+        "alone": ratio(alone, name),
+        "two": ratio(two, name),
+        "speedup": speedup,
+        "percent_sam": 100.0 * share,
+        "gradients_per_step": 1.0 + share,
+    }
+
+
+def _line(name: str, row: Mapping[str, Any]) -> Line:
+    return Line(
+        (
+            label_of(name),
+            f"{row['alone']:.2f}×",
+            f"{row['two']:.2f}×",
+            f"{row['speedup']:.2f}×",
+            f"{row['percent_sam']:.1f}",
+            f"{row['gradients_per_step']:.2f}",
+        )
+    )
+
+
+def _saved(percent: float) -> str:
+    return f"{abs(percent):.0f} % {'less' if percent >= 0 else 'more'}"
+
+
+def _findings(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    esam, sam, adaptive = rows["esam"], rows["sam"], rows["ae-sam"]
+    saved = {kind: 100.0 * (1.0 - esam[kind] / sam[kind]) for kind in ("alone", "two")}
+    doubled = (
+        f"“SAM doubles the cost”: {sam['alone']:.2f}× alone, {sam['two']:.2f}× with two processes; "
+        f"AE-SAM {adaptive['alone']:.2f}× with {adaptive['percent_sam']:.0f} % SAM."
+    )
+    parallel = (
+        "“ESAM may not always accelerate SAM, particularly in parallel training”: here ESAM takes "
+        f"{_saved(saved['alone'])} time than SAM alone and {_saved(saved['two'])} in parallel."
+    )
+    return [parallel, doubled]

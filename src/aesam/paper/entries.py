@@ -1,0 +1,223 @@
+"""The paper's tables, figures and theorems by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from aesam.lab.errors import UsageError, unknown
+from aesam.paper import (
+    accuracy_tables,
+    benches,
+    claims,
+    convergence,
+    lambdas,
+    noise_curves,
+    normality,
+)
+from aesam.paper.benches import Bench, Options
+from aesam.paper.computed import cost, theorem
+from aesam.paper.finished import Find
+from aesam.paper.outcome import Result
+from aesam.paper.plan import Panel
+
+Told = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name, what of the paper it is, and what each preset needs."""
+
+    name: str
+    paper: str
+    shows: str
+    needs: Mapping[str, str]
+    knows: frozenset[str]  # the options that mean something to it
+
+    def refuse_unknown(self, options: Options) -> None:
+        """A flag that would change nothing here is a mistake, and is said to be one."""
+        for name in options.given:
+            if name not in self.knows:
+                others = ", ".join(n for n, entry in ENTRIES.items() if name in entry.knows)
+                raise UsageError(f"--{name} means nothing to {self.name}; it is for {others}")
+
+
+@dataclass(frozen=True)
+class Trained(Entry):
+    """Made from training runs."""
+
+    benches: Callable[[Options], list[Bench]]
+    panels: Callable[[Options, Sequence[Bench]], list[Panel]]
+    show: Callable[[Sequence[Panel], Find], Result]
+
+    def searched(self, options: Options, found: Sequence[Bench]) -> list[tuple[Bench, list[str]]]:
+        """Each bench with the methods that are shown on it: only theirs is to be searched."""
+        panels = [(bench, self.panels(options, [bench])) for bench in found]
+        return [
+            (bench, [row.runs[0].method.name for panel in own for row in panel.rows])
+            for bench, own in panels
+        ]
+
+
+@dataclass(frozen=True)
+class Computed(Entry):
+    """Computed at once, without runs that are kept."""
+
+    make: Callable[[Options, Told], Result]
+
+
+_GPU = "GPUs"
+_RUNS = frozenset({"seeds", "epochs", "tune", "data"})
+_NOISE, _CONTROLS = frozenset({"noise"}), frozenset({"controls"})
+_ENTRIES: list[Entry] = [
+    Trained(
+        "table-cifar",
+        "Table 1",
+        "accuracy and % SAM of the seven methods on clean labels",
+        {
+            "small": "2 networks on 400 digits, 42 runs, 3 minutes",
+            "paper": f"CIFAR-10 and CIFAR-100, 4 networks, 280 runs and their search, {_GPU}",
+        },
+        _RUNS | _CONTROLS,
+        benches.cifar,
+        accuracy_tables.cifar_panels,
+        partial(accuracy_tables.show, claimed=claims.TABLE_CIFAR),
+    ),
+    Trained(
+        "table-imagenet",
+        "Table 2",
+        "accuracy and % SAM of the seven methods on ImageNet, ResNet-50",
+        {
+            "small": "ResNet-8 on 400 digits, 21 runs, 5 minutes",
+            "paper": f"ImageNet in ROOT/folder, 21 runs of 90 epochs and a search of α, {_GPU}",
+        },
+        _RUNS | _CONTROLS,
+        benches.imagenet,
+        accuracy_tables.imagenet_panels,
+        partial(accuracy_tables.show, claimed=claims.TABLE_IMAGENET),
+    ),
+    Trained(
+        "table-noise",
+        "Table 3",
+        "accuracy and % SAM under label noise, with controls",
+        {
+            "small": "digits, 156 runs, 15 minutes; --data cifar10: hours",
+            "paper": f"CIFAR-10, ResNet-18 and ResNet-32, 520 runs and their search, {_GPU}",
+        },
+        _RUNS | _NOISE | _CONTROLS,
+        benches.noisy,
+        accuracy_tables.noise_panels,
+        partial(accuracy_tables.show, claimed=claims.TABLE_NOISE),
+    ),
+    Trained(
+        "table-looksam-k",
+        "Table 4",
+        "LookSAM's k of 2, 3, 4 and 5 under label noise",
+        {
+            "small": "digits, 48 runs, 4 minutes",
+            "paper": f"CIFAR-10, ResNet-18, 80 runs and their search, {_GPU}",
+        },
+        _RUNS | _NOISE | _CONTROLS,
+        partial(benches.noisy, models=("resnet18",)),
+        accuracy_tables.looksam_k_panels,
+        accuracy_tables.show_k,
+    ),
+    Trained(
+        "fig-variance",
+        "Figure 1",
+        "variance of the gradient over epochs, SAM against ERM",
+        {
+            "small": "3 networks on 400 digits, 18 runs, 4 minutes",
+            "paper": f"CIFAR-100, 3 networks, {_GPU}",
+        },
+        _RUNS,
+        partial(benches.architectures, data_sets=("cifar100",)),
+        convergence.sam_against_erm,
+        partial(convergence.show, quantity="gradient_variance"),
+    ),
+    Trained(
+        "fig-squared-norm",
+        "Figure 2",
+        "mean squared norm of the stochastic gradient over epochs, SAM against ERM",
+        {"small": "the runs of fig-variance", "paper": "the runs of fig-variance"},
+        _RUNS,
+        partial(benches.architectures, data_sets=("cifar100",)),
+        convergence.sam_against_erm,
+        partial(convergence.show, quantity="mean_squared_norm"),
+    ),
+    Trained(
+        "fig-normality",
+        "Figures 3, A1 and A2",
+        "squared gradient norms of 400 mini-batches: histogram, Q–Q plot and a test",
+        {
+            "small": "3 networks on digits, 3 runs, 2 minutes",
+            "paper": f"CIFAR-10 and CIFAR-100, 3 networks, {_GPU}",
+        },
+        _RUNS,
+        partial(benches.architectures, data_sets=("cifar10", "cifar100"), subset=None),
+        normality.panels,
+        normality.show,
+    ),
+    Trained(
+        "fig-noise-curves",
+        "Figures 4, A3 and A4",
+        "train and test accuracy over epochs under label noise, all methods",
+        {"small": "the runs of table-noise", "paper": "the runs of table-noise"},
+        _RUNS | _NOISE,
+        benches.noisy,
+        noise_curves.panels,
+        noise_curves.show,
+    ),
+    Trained(
+        "fig-lambda",
+        "Figures 5, 6, A5 and A6",
+        "λ1 ≤ λ2 from −2 to 2: % SAM and accuracy of AE-SAM and AE-LookSAM",
+        {
+            "small": "digits, 90 runs, 8 minutes",
+            "paper": f"CIFAR-10, CIFAR-100 and 80 % noise, {_GPU}",
+        },
+        _RUNS | _NOISE,
+        lambdas.where,
+        lambdas.panels,
+        lambdas.show,
+    ),
+    Trained(
+        "fig-convergence",
+        "Figures 7, A7 and A8",
+        "squared norm of the full gradient and training loss, AE-SAM against SS-SAM",
+        {
+            "small": "3 networks on 400 digits, 18 runs, 4 minutes",
+            "paper": f"CIFAR-10 and CIFAR-100, 3 networks, {_GPU}",
+        },
+        _RUNS,
+        partial(benches.architectures, data_sets=("cifar10", "cifar100")),
+        convergence.ae_sam_against_ss_sam,
+        convergence.show_convergence,
+    ),
+    Computed(
+        "theorem",
+        "Theorems 1 and 2, corollaries, lemmas",
+        "both sides of each bound on smooth problems, and where a bound fails",
+        {"small": "a minute", "paper": "more steps and repetitions"},
+        frozenset(),
+        theorem,
+    ),
+    Computed(
+        "cost",
+        "Sections 2 and 4",
+        "time of each method as a multiple of ERM's, alone and with two processes",
+        {
+            "small": "ResNet-8 on digits, a minute on an idle machine; --data cifar10: 7 minutes",
+            "paper": f"CIFAR-10, ResNet-18, {_GPU}",
+        },
+        frozenset({"seeds", "epochs", "data"}),
+        cost,
+    ),
+]
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def entry_of(name: str) -> Entry:
+    """The entry with this name; an unknown one is refused with the near ones."""
+    if name not in ENTRIES:
+        raise unknown("entry", name, list(ENTRIES))
+    return ENTRIES[name]

@@ -1,0 +1,81 @@
+"""The radius and the weight of each method, chosen on a tenth of the training set as in the paper.
+
+The training is then repeated on all of it; the test set is never looked at.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from aesam.lab import method_records
+from aesam.lab.config import Run
+from aesam.lab.folders import RunFolder
+from aesam.paper.benches import CONTROLLED, Bench
+from aesam.paper.finished import Find
+
+RHOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+ALPHAS = (0.1, 0.3, 0.6, 0.9)
+SEED = 0
+HOLDOUT = 0.1
+
+
+def grid(bench: Bench, method: str) -> list[Run]:
+    """The runs to choose from: every radius, and every weight where the method has one.
+
+    What the bench fixes (ImageNet's radius) is not searched.
+    """
+    known = method_records.SETTINGS[method]
+    points: list[dict[str, Any]] = [{}]
+    for name, values in (("rho", RHOS), ("alpha", ALPHAS)):
+        if name in known and name not in bench.fixed:
+            points = [{**point, name: value} for point in points for value in values]
+    runs = [bench.run(method, SEED, **point) for point in points]
+    return [replace(run, data=replace(run.data, holdout=HOLDOUT)) for run in runs]
+
+
+def grids(bench: Bench, names: Iterable[str]) -> list[Run]:
+    """All runs of the search; methods with nothing to choose need none."""
+    found = (grid(bench, name) for name in _searched(names))
+    return [run for runs in found if len(runs) > 1 for run in runs]
+
+
+def chosen(bench: Bench, names: Iterable[str], find: Find) -> Bench:
+    """The bench with each method's best radius and weight; a control takes its model's."""
+    searched = _searched(names)
+    best = {name: _best(grid(bench, name), find) for name in searched}
+    for control, model in CONTROLLED.items():
+        if best.get(model):
+            best[control] = {
+                k: v for k, v in best[model].items() if k in method_records.SETTINGS[control]
+            }
+    how = _how(bench, grids(bench, searched), find)
+    k = bench.run("looksam", SEED).method.k or bench.chosen_at_k
+    return replace(bench.with_settings(best), how_chosen=how, chosen_at_k=k)
+
+
+def _how(bench: Bench, runs: Sequence[Run], find: Find) -> str:
+    """What was chosen and on how little, after what the bench says of a setting it fixes."""
+    what = " and ".join(s for n, s in (("rho", "ρ"), ("alpha", "α")) if n not in bench.fixed)
+    of = bench.base.data.subset
+    size = "" if of is None else f" ({round(HOLDOUT * of)} images, so ties are many)"
+    how = (
+        f"{what} from the paper's grids by one run (seed {SEED}) on a held-out tenth of the "
+        f"training set with clean labels{size}; of equal ones the first"
+    )
+    there = sum(find(run) is not None for run in runs)
+    unfinished = f"; the search is not finished: {there} of its {len(runs)} runs are"
+    before = f"{bench.how_chosen} " if bench.fixed else ""
+    return f"{before}{how}{unfinished if there < len(runs) else ''}."
+
+
+def _searched(names: Iterable[str]) -> list[str]:
+    return [n for n in dict.fromkeys(CONTROLLED.get(n, n) for n in names) if "erm" not in n]
+
+
+def _best(runs: Sequence[Run], find: Find) -> dict[str, Any]:
+    finished = [(run, folder) for run in runs if (folder := find(run)) is not None]
+    if not finished:
+        return {}
+    scored = [(RunFolder(f).read_summary()["validation_accuracy"], run) for run, f in finished]
+    _, best = max(scored, key=lambda pair: pair[0])
+    return {n: getattr(best.method, n) for n in ("rho", "alpha") if getattr(best.method, n)}

@@ -1,0 +1,94 @@
+"""Where to take the second gradient: the direction of the step from ``w`` to ``w + ε``.
+
+An ascent names a direction and its length; the optimizer turns it into
+``ε = ρ · direction / length`` (Eq. 2), or ``ρ · direction`` with ``normalize=False``.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from aesam._core import checks
+from aesam._core.tensors import to_host
+from aesam.parts.gradient import Gradient
+from aesam.parts.part import Axis, Direction, Memory
+
+
+class Ascent(Axis):
+    """Base of all ascents: override :meth:`direction`, and :meth:`observe` if it keeps an EMA."""
+
+    @property
+    def needs_norm_of_each(self) -> bool:
+        """Whether ``gradient.norms`` is looked at."""
+        return False
+
+    def observe(self, gradient: Gradient, memory: Memory) -> Memory:
+        """Called on every step, fired or not: the memory after this gradient."""
+        return memory
+
+    def direction(
+        self, gradient: Gradient, memory: Memory, generator: torch.Generator | None
+    ) -> Direction:
+        """Where to go, from the memory of before this step.
+
+        ``gradient.values`` may be overwritten: they are cleared before the second pass.
+        """
+        raise TypeError(f"{type(self).__name__} must define direction(gradient, memory, generator)")
+
+
+@dataclass(frozen=True)
+class AlongGradient(Ascent):
+    """SAM's: ``ε = ρ g / ‖g‖``, the norm over all parameters (Eq. 2); zero where ``g`` is zero.
+
+    >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], radii=[0.05], norm=5.0)
+    >>> AlongGradient().direction(g, Memory(), None).factors(normalize=True)
+    [0.01]
+    """
+
+    def direction(
+        self, gradient: Gradient, memory: Memory, generator: torch.Generator | None
+    ) -> Direction:
+        return _along(gradient)
+
+
+@dataclass(frozen=True)
+class RandomSubset(Ascent):
+    """ESAM's: each tensor takes part with probability ``β``; ``ε = ρ g / ‖g‖ / β`` on those.
+
+    The norm is over the tensors that take part, one draw a step from a generator of its own.
+
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> g = Gradient([torch.zeros(1)] * 2, [torch.ones(1)] * 2, [0.05] * 2, 2**0.5)
+    >>> len(RandomSubset(beta=1.0).direction(g, Memory(), draw).vectors)
+    2
+    """
+
+    beta: float = 0.6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._keep(beta=checks.share("beta", self.beta), seed=checks.seed("seed", self.seed))
+
+    @property
+    def needs_norm_of_each(self) -> bool:
+        return self.beta < 1.0
+
+    def direction(
+        self, gradient: Gradient, memory: Memory, generator: torch.Generator | None
+    ) -> Direction:
+        count = len(gradient.values)
+        draws = to_host(torch.rand(count, generator=generator, dtype=torch.float64))
+        chosen = [i for i, draw in enumerate(draws) if draw < self.beta]
+        part = gradient if len(chosen) == count else gradient.part(chosen)
+        return _along(part, gain=1.0 / self.beta)
+
+
+def _along(gradient: Gradient, gain: float = 1.0) -> Direction:
+    return Direction(
+        gradient.params,
+        gradient.values,
+        gradient.radii,
+        length=gradient.norm * gradient.scale,
+        scale=gradient.scale,
+        gain=gain,
+    )

@@ -1,0 +1,86 @@
+"""Policies that the adaptive one is set against: is it the geometry, or just the schedule?"""
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from aesam._core import checks
+from aesam._core.tensors import to_host
+from aesam.parts.policies import Adaptive, Decision, Observation, Policy, State
+
+
+@dataclass(frozen=True)
+class MatchedRate(Adaptive):
+    """A coin with the rate that the adaptive schedule expects, blind to the loss.
+
+    ``p_t = 1 − Φ(c_t)`` with the ``c_t`` of :class:`aesam.parts.policies.Adaptive`: as often as it
+    on gradients whose squared norms are normal, at the same times of training, but on steps that
+    are drawn instead of chosen.
+
+    >>> MatchedRate(total_steps=10).rate(5)
+    0.5
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._keep(seed=checks.seed("seed", self.seed))
+
+    def rate(self, step: int) -> float:
+        """``p_t``: the share of a normal distribution above ``c_t`` standard deviations."""
+        return 0.5 * math.erfc(self.threshold_factor(step) / math.sqrt(2.0))
+
+    def start(self) -> State:
+        return {}
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        (draw,) = to_host(torch.rand(1, generator=now.generator, dtype=torch.float64))
+        return Decision(draw < self.rate(now.step), notice=self._notice(now.step)), state
+
+
+@dataclass(frozen=True)
+class Inverted(Adaptive):
+    """The adaptive policy upside down: the second gradient where the loss is flattest.
+
+    ``‖g‖² ≤ μ_t − c_t σ_t``, the mirror image of the adaptive threshold, so that the expected rate
+    is the same at every time of training.
+
+    >>> policy = Inverted(total_steps=100)
+    >>> policy.decide(Observation(step=0, squared_norm=4.0), policy.start())[0].use_sam
+    False
+    """
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        adaptive, after = super().decide(now, state)
+        mean, std = cast(float, adaptive.mean), cast(float, adaptive.std)
+        factor = self.threshold_factor(now.step)
+        threshold = mean - factor * std if math.isfinite(factor) else -factor
+        fires = now.squared_norm <= threshold
+        return Decision(fires, mean, std, threshold, adaptive.notice), after
+
+
+@dataclass(frozen=True)
+class Late(Policy):
+    """No second gradient at first, then one on every step, from the share ``after`` of training.
+
+    >>> late = Late(after=0.75, total_steps=8)
+    >>> [late.decide(Observation(t, 1.0), {})[0].use_sam for t in (5, 6, 7)]
+    [False, True, True]
+    """
+
+    after: float = 0.75
+    total_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.total_steps is None:
+            raise TypeError("total_steps must be given: the optimizer steps of the whole training")
+        self._keep(
+            after=checks.probability("after", self.after),
+            total_steps=checks.whole("total_steps", self.total_steps, least=1),
+        )
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        return Decision(now.step >= self.after * cast(int, self.total_steps)), state

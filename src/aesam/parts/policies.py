@@ -1,0 +1,222 @@
+"""When to take the second gradient.
+
+A policy looks at one number, ``‖g‖²``, and at the count of steps; what it remembers is handed in
+and out, so that a step that does not happen (an overflow, an exception) leaves no trace. Writing
+one takes ten lines:
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Above(Policy):
+...     bound: float
+...     def decide(self, now, state):
+...         return Decision(now.squared_norm > self.bound), state
+>>> Above(0.5).decide(Observation(step=4, squared_norm=1.0), {})
+(Decision(use_sam=True, mean=None, std=None, threshold=None, notice=None), {})
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+from aesam._core import checks
+from aesam._core.tensors import to_host
+from aesam.parts.part import Axis
+
+State = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a policy may look at: the step's index ``t``, ``‖g‖²`` and its own generator.
+
+    >>> Observation(step=3, squared_norm=0.25).generator is None
+    True
+    """
+
+    step: int
+    squared_norm: float
+    generator: torch.Generator | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Take the second gradient or not, and why: ``μ_t``, ``σ_t`` and the threshold if any.
+
+    ``notice`` is a sentence for the user, shown once as a warning.
+
+    >>> Decision(True).use_sam
+    True
+    """
+
+    use_sam: bool
+    mean: float | None = None
+    std: float | None = None
+    threshold: float | None = None
+    notice: str | None = None
+
+
+class Policy(Axis):
+    """Base of all policies: override :meth:`decide`, and :meth:`start` if there is a state."""
+
+    #: Whether a second pass can be ruled out from the start, which saves preparing for one.
+    never_fires = False
+
+    def start(self) -> State:
+        """The state before the first step."""
+        return {}
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        """The decision for this step, and the state after it; ``state`` is left as it was."""
+        raise TypeError(f"{type(self).__name__} must define decide(now, state)")
+
+
+@dataclass(frozen=True)
+class Always(Policy):
+    """SAM: every step takes the second gradient.
+
+    >>> Always().decide(Observation(0, 1.0), {})[0].use_sam
+    True
+    """
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        return Decision(True), state
+
+
+@dataclass(frozen=True)
+class Never(Policy):
+    """ERM: no step takes the second gradient.
+
+    >>> Never().decide(Observation(0, 1.0), {})[0].use_sam
+    False
+    """
+
+    never_fires = True
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        return Decision(False), state
+
+
+@dataclass(frozen=True)
+class Bernoulli(Policy):
+    """SS-SAM: each step takes it with probability ``p``, drawn from a generator of its own.
+
+    >>> now = Observation(0, 1.0, torch.Generator().manual_seed(0))
+    >>> Bernoulli(p=1.0, seed=0).decide(now, {})[0].use_sam
+    True
+    """
+
+    p: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._keep(p=checks.probability("p", self.p), seed=checks.seed("seed", self.seed))
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        (draw,) = to_host(torch.rand(1, generator=now.generator, dtype=torch.float64))
+        return Decision(draw < self.p), state
+
+
+@dataclass(frozen=True)
+class Periodic(Policy):
+    """LookSAM's: every ``k``-th step, starting at t = 0.
+
+    >>> [Periodic(3).decide(Observation(t, 1.0), {})[0].use_sam for t in range(4)]
+    [True, False, False, True]
+    """
+
+    k: int = 5
+
+    def __post_init__(self) -> None:
+        self._keep(k=checks.whole("k", self.k, least=1))
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        return Decision(now.step % self.k == 0), state
+
+
+@dataclass(frozen=True)
+class Adaptive(Policy):
+    r"""The paper's: where the loss is sharp, measured by ``‖g‖²`` against its recent past.
+
+    With ``x = ‖g‖²`` (Eq. 4–5 and Algorithm 1, in this order)::
+
+        μ_t  = δ μ_{t-1}  + (1−δ) x            μ_{-1}  = 0
+        σ_t² = δ σ²_{t-1} + (1−δ)(x − μ_t)²    σ²_{-1} = initial_variance = e⁻¹⁰
+        c_t  = (t/T) λ1 + (1 − t/T) λ2         T = total_steps
+        second gradient  ⇔  x ≥ μ_t + c_t σ_t
+
+    ``λ1 = λ2 = −∞`` is SAM and ``+∞`` is ERM. From ``t = T`` on, ``c_t = λ1``. There is no bias
+    correction, and ``initial_variance`` is an absolute number: where ``‖g‖²`` is far below it
+    (1e-6, say) lower it too, or the first hundred steps are decided by it alone. ``(x − μ_t)/σ_t``
+    cannot exceed ``1/√(1−δ)`` by much (3.2 for δ = 0.9), so a larger ``c_t`` never fires.
+
+    >>> policy = Adaptive(total_steps=100)
+    >>> decision, state = policy.decide(Observation(step=0, squared_norm=4.0), policy.start())
+    >>> decision.use_sam, round(state["mean"], 6), round(state["variance"], 6)
+    (True, 0.4, 1.296041)
+    """
+
+    lambda1: float = -1.0
+    lambda2: float = 1.0
+    delta: float = 0.9
+    total_steps: int | None = None
+    initial_variance: float = math.exp(-10)
+
+    def __post_init__(self) -> None:
+        low, high = _thresholds(self.lambda1, self.lambda2)
+        if self.total_steps is None:
+            raise TypeError(
+                "total_steps must be given: the number of optimizer steps of the whole training, "
+                "for example epochs * len(loader)"
+            )
+        self._keep(
+            lambda1=low,
+            lambda2=high,
+            delta=checks.decay("delta", self.delta),
+            total_steps=checks.whole("total_steps", self.total_steps, least=1),
+            initial_variance=checks.positive("initial_variance", self.initial_variance),
+        )
+
+    def start(self) -> State:
+        return {"mean": 0.0, "variance": self.initial_variance}
+
+    def threshold_factor(self, step: int) -> float:
+        """``c_t``, falling linearly from ``λ2`` at the start to ``λ1`` at ``total_steps``."""
+        total = cast(int, self.total_steps)
+        if self.lambda1 == self.lambda2 or step >= total:
+            return self.lambda1
+        progress = step / total
+        return progress * self.lambda1 + (1.0 - progress) * self.lambda2
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        x, keep, learn = now.squared_norm, self.delta, 1.0 - self.delta
+        mean = keep * state["mean"] + learn * x
+        spread = keep * state["variance"] + learn * ((x - mean) * (x - mean))
+        variance = min(spread, sys.float_info.max)
+        std, factor = math.sqrt(variance), self.threshold_factor(now.step)
+        threshold = mean + factor * std if math.isfinite(factor) else factor
+        decision = Decision(x >= threshold, mean, std, threshold, self._notice(now.step))
+        return decision, {"mean": mean, "variance": variance}
+
+    def _notice(self, step: int) -> str | None:
+        if step < cast(int, self.total_steps):
+            return None
+        return (
+            f"training goes on past total_steps={self.total_steps}: the threshold stays at "
+            f"lambda1={self.lambda1}. Give the whole number of optimizer steps as total_steps."
+        )
+
+
+def _thresholds(lambda1: object, lambda2: object) -> tuple[float, float]:
+    low = checks.real("lambda1", lambda1, "a number <= lambda2")
+    high = checks.real("lambda2", lambda2, "a number >= lambda1")
+    if math.isnan(low) or math.isnan(high) or low > high:
+        raise ValueError(f"lambda1 <= lambda2 must hold, got lambda1={lambda1}, lambda2={lambda2}")
+    if low != high and (math.isinf(low) or math.isinf(high)):
+        raise ValueError(
+            "lambda1 and lambda2 may be infinite only together and equal (-inf is SAM, inf is "
+            f"ERM), got lambda1={lambda1}, lambda2={lambda2}"
+        )
+    return low, high
