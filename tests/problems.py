@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import aesam
-from aesam.parts.policies import Never
+from aesam.parts.policies import Decision, Observation, Policy
 
 TOTAL_STEPS = 120
 
 #: The one table: a name of the paper, and how to make it around a base optimizer.
 METHODS: dict[str, Callable[..., aesam.SharpnessAware]] = {
-    "erm": lambda base, model=None, **o: aesam.SharpnessAware(base, model, policy=Never(), **o),
+    "erm": lambda base, model=None, rho=0.0, **o: aesam.ERM(base, model, **o),
     "sam": aesam.SAM,
     "ss-sam": lambda base, model=None, **o: aesam.SSSAM(base, model, **({"seed": 3} | o)),
     "looksam": lambda base, model=None, **o: aesam.LookSAM(base, model, **({"k": 3} | o)),
@@ -32,6 +32,23 @@ BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam": lambda params: torch.optim.Adam(params, lr=0.01, weight_decay=1e-3),
     "adamw": lambda params: torch.optim.AdamW(params, lr=0.01, weight_decay=0.1),
 }
+
+
+class AboveAverageLoss(Policy):
+    """A policy that looks at the loss: fires where it is above its own moving average."""
+
+    looks_at_loss = True
+
+    def start(self) -> dict[str, float]:
+        return {"average": 0.0}
+
+    def decide(
+        self, now: Observation, state: dict[str, float]
+    ) -> tuple[Decision, dict[str, float]]:
+        if now.loss is None:
+            return Decision(False), state
+        average = 0.8 * state["average"] + 0.2 * now.loss
+        return Decision(now.loss > average, threshold=average), {"average": average}
 
 
 class Problem:

@@ -14,8 +14,7 @@ from aesam._core import tensors
 from aesam.parts.ascents import AlongGradient, Ascent, RandomSubset
 from aesam.parts.between import Plain, Reuse
 from aesam.parts.combine import Combine, Mix, Replace
-from aesam.parts.gradient import Gradient, radius
-from aesam.parts.part import Direction, Memory
+from aesam.parts.part import Direction, Gradient, Memory, radius
 from aesam.parts.policies import Adaptive, Always, Bernoulli, Decision, Never, Periodic, Policy
 from aesam.parts.samples import LargestRise, WholeBatch
 
@@ -80,7 +79,7 @@ class Decoupled(Combine):
     weight: float = 0.5
     needs_first_gradient = True
 
-    def combine(self, first, params, second):
+    def combine(self, first, params, second, memory, generator):
         rest = [s - g for s, g in zip(second, first.values, strict=True)]
         tensors.assign(second, first.values)
         tensors.scale(rest, 1.0 / first.scale)

@@ -7,18 +7,26 @@ import socket
 import pytest
 import torch
 import torch.multiprocessing as mp
-from problems import METHODS, Problem, mlp, weights
+from problems import METHODS, AboveAverageLoss, Problem, mlp, weights
 from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+import aesam
 
 pytestmark = pytest.mark.slow
 STEPS, RANKS = 24, 2
 GATHERED = "fsdp2 that keeps its weights gathered between the passes"
 
 
+LOSS = "a policy that looks at the loss"
+
+
 def new_optimizer(method, params, model):
-    return METHODS[method](torch.optim.SGD(params, lr=0.1, momentum=0.9), model, rho=0.2)
+    base = torch.optim.SGD(params, lr=0.1, momentum=0.9)
+    if method == LOSS:
+        return aesam.SharpnessAware(base, model, policy=AboveAverageLoss(), rho=0.2)
+    return METHODS[method](base, model, rho=0.2)
 
 
 def one_process(method):
@@ -94,6 +102,8 @@ def free_port():
         ("ddp, bucket views", "ae-looksam"),
         ("ddp", "ss-sam"),
         ("fsdp2", "ae-looksam"),
+        ("ddp", LOSS),
+        ("fsdp2", LOSS),
         (GATHERED, "looksam"),
     ],
 )

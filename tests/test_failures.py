@@ -94,14 +94,14 @@ def test_a_ctrl_c_during_the_return_is_made_good_by_the_next_call(monkeypatch):
     before = weights(model)
     problem.losses(0).mean().backward()
     assert opt.needs_second_pass()
-    restore = aesam._core.displacement.Displacement.restore
+    restore = aesam._core.guards.Displacement.restore
 
     def interrupted(self):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), opt.perturbed():
-        monkeypatch.setattr(aesam._core.displacement.Displacement, "restore", interrupted)
-    monkeypatch.setattr(aesam._core.displacement.Displacement, "restore", restore)
+        monkeypatch.setattr(aesam._core.guards.Displacement, "restore", interrupted)
+    monkeypatch.setattr(aesam._core.guards.Displacement, "restore", restore)
     assert not same(before, weights(model))
     opt.state_dict()
     assert same(before, weights(model))
@@ -261,7 +261,7 @@ def test_a_second_gradient_parallel_to_the_first_leaves_nothing_to_reuse():
         return loss
 
     opt.step(closure)
-    assert opt.state_dict()["aesam"]["between"]["tensors"] == {}
+    assert opt.state_dict()["aesam"]["between"]["values"] == {"norm": 0.0}
     before = w.detach().clone()
     opt.step(closure)
     assert torch.equal(w.detach(), before - 0.1 * before)

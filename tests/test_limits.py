@@ -7,6 +7,7 @@ import torch
 from problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
 
 import aesam
+from aesam.parts.part import Memory
 from aesam.parts.policies import Adaptive, Always, Never, Observation
 from aesam.parts.samples import LargestRise
 
@@ -77,9 +78,9 @@ def test_esam_with_all_rows_makes_no_extra_forward():
 def test_esam_selects_exactly_the_rows_whose_loss_rose_most():
     before = torch.zeros(10)
     after = torch.tensor([5.0, 1, 9, 3, 7, 0, 8, 2, 6, 4])
-    assert LargestRise(0.3).rows(before, after).tolist() == [2, 4, 6]
-    assert LargestRise(0.01).rows(before, after).tolist() == [2]
-    assert len(LargestRise(0.25).rows(before, after)) == max(1, round(0.25 * 10))
+    assert LargestRise(0.3).rows(before, after, Memory(), None).tolist() == [2, 4, 6]
+    assert LargestRise(0.01).rows(before, after, Memory(), None).tolist() == [2]
+    assert len(LargestRise(0.25).rows(before, after, Memory(), None)) == max(1, round(0.25 * 10))
 
 
 def test_zero_radius_is_erm_bit_for_bit():

@@ -92,7 +92,7 @@ class Passes(RuleBasedStateMachine):
             with pytest.raises(RuntimeError, match="perturbed"):
                 self.opt.step()
         elif self.state == "bad":
-            if self.opt._run.warned:
+            if self.opt._ledger.warned:
                 self.opt.step()
             else:
                 with pytest.warns(UserWarning, match="skipped"):

@@ -1,32 +1,24 @@
-"""The step itself: decide → ascend → second gradient → restore → base step."""
+"""The optimizer that users see: decide → ascend → second gradient → restore → base step."""
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from aesam._core import checkpoint, checks, closures, messages, step, tensors
-from aesam._core.construction import (
-    check_base,
-    check_model,
-    check_part,
-    keep_radius_on_load,
-    set_default_radius,
-)
-from aesam._core.displacement import Displacement
+from aesam._core import checkpoint, checks, closures, construction, messages, step
 from aesam._core.guards import Buffers, RandomState, replayed
-from aesam._core.ledger import Committed, Ledger, Pending, SecondPass, StepRecord, start
-from aesam._core.perturbed import Perturbed
-from aesam._core.stack import frames_to_user, scaler_above
-from aesam.parts import gradient
+from aesam._core.ledger import Committed, Ledger, Pending, StepRecord, start
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
 from aesam.parts.combine import Combine, Replace
+from aesam.parts.part import read, with_gradient
 from aesam.parts.policies import Policy
 from aesam.parts.samples import Samples, WholeBatch
 
@@ -62,7 +54,7 @@ class SharpnessAware(torch.optim.Optimizer):
         nonfinite: what ``step`` does about infinite or NaN gradients: ``"skip"`` the update (a
             warning, once) or ``"raise"`` :class:`NonFiniteGradient`.
 
-    >>> from aesam.policies import Periodic
+    >>> from aesam.parts.policies import Periodic
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> opt = SharpnessAware(torch.optim.SGD([w], lr=0.1), policy=Periodic(k=2), rho=0.5)
     >>> def closure():
@@ -90,25 +82,25 @@ class SharpnessAware(torch.optim.Optimizer):
         combine: Combine | None = None,
         rho: float = 0.05,
         normalize: bool = True,
-        nonfinite: str = "skip",
+        nonfinite: Literal["skip", "raise"] = "skip",
     ) -> None:
-        self.base = check_base(base, SharpnessAware)
-        self.model = check_model(model, base)
+        self.base = construction.check_base(base, SharpnessAware)
+        self.model = construction.check_model(model, base)
         self.parts = step.Parts(
-            policy=check_part("policy", policy, Policy),
-            ascent=check_part("ascent", _or(ascent, AlongGradient()), Ascent),
-            samples=check_part("samples", _or(samples, WholeBatch()), Samples),
-            between=check_part("between", _or(between, Plain()), Between),
-            combine=check_part("combine", _or(combine, Replace()), Combine),
+            policy=construction.check_part("policy", policy, Policy),
+            ascent=construction.check_part("ascent", _or(ascent, AlongGradient()), Ascent),
+            samples=construction.check_part("samples", _or(samples, WholeBatch()), Samples),
+            between=construction.check_part("between", _or(between, Plain()), Between),
+            combine=construction.check_part("combine", _or(combine, Replace()), Combine),
         )
         self.normalize = checks.flag("normalize", normalize)
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}')
         self.nonfinite = nonfinite
-        set_default_radius(base, checks.at_least_zero("rho", rho))
-        keep_radius_on_load(base)
+        construction.set_default_radius(base, checks.at_least_zero("rho", rho))
+        construction.keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
-        self._run = Ledger(start(self.parts.policy.start(), self.parts.by_name))
+        self._ledger = Ledger(start(self.parts.policy.start(), self.parts.by_name))
         # torch's own constructor would copy the groups; this is the part of it that is wanted.
         super().__setstate__({})
 
@@ -122,18 +114,18 @@ class SharpnessAware(torch.optim.Optimizer):
     @property
     def sam_fraction(self) -> float:
         """The share of steps so far that took the second gradient, 0…1."""
-        done = self._run.committed
+        done = self._ledger.committed
         return done.sam_steps / done.step if done.step else 0.0
 
     @property
     def last_step(self) -> StepRecord | None:
         """What the last finished step saw and did; None before the first."""
-        return self._run.last_step
+        return self._ledger.last_step
 
     @property
     def skipped_steps(self) -> int:
         """Steps that were begun and left no trace: overflow, NaN, an exception in pass 2."""
-        return self._run.skipped
+        return self._ledger.skipped
 
     def __repr__(self) -> str:
         shown = {**self.parts.by_name, "normalize": self.normalize, "nonfinite": self.nonfinite}
@@ -176,8 +168,8 @@ class SharpnessAware(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters, as the base optimizer does."""
         self.base.zero_grad(set_to_none)
-        if self._run.is_idle:
-            self._run.random = None  # an accumulation that was under way begins anew
+        if self._ledger.is_idle:
+            self._ledger.random = None  # an accumulation that was under way begins anew
 
     # The passes --------------------------------------------------------------------------
 
@@ -188,25 +180,29 @@ class SharpnessAware(torch.optim.Optimizer):
         May be entered several times before a decision, once for each micro-batch. A pending
         decision is discarded.
         """
-        state = self._run
-        state.ready_for("first_pass()")
-        state.discard()
-        if self.parts.replays and (state.random is None or not self._has_gradients()):
-            state.random = RandomState(self._devices())
+        ledger = self._ledger
+        ledger.ready_for("first_pass()")
+        ledger.discard()
+        if self.parts.replays and (ledger.random is None or not self._has_gradients()):
+            ledger.random = RandomState(self._devices())
         moved = None
         if self.parts.move_before_pass:
             moved = step.displacement_before_pass(
-                self.parts, self.base, self.normalize, self.model, state.room
+                self.parts, self.base, self.normalize, self.model, ledger.workspace
             )
         try:
-            with state.inside("opt.first_pass()", moved):
+            with ledger.inside("opt.first_pass()", moved):
                 yield
         except BaseException:
-            state.random = None
+            ledger.random = None
             raise
 
     def needs_second_pass(
-        self, *, grad_scale: float | Tensor = 1.0, losses: Tensor | None = None
+        self,
+        *,
+        grad_scale: float | Tensor = 1.0,
+        losses: Tensor | None = None,
+        loss: float | Tensor | None = None,
     ) -> bool:
         """Decide, from the gradients in ``p.grad``, whether this step takes a second gradient.
 
@@ -217,58 +213,72 @@ class SharpnessAware(torch.optim.Optimizer):
         Args:
             grad_scale: the factor on the gradients, ``scaler.get_scale()`` under a loss scaler.
             losses: the per-sample losses at ``w``, for methods that select samples.
+            loss: the loss at ``w`` without that factor, for policies that look at it.
         """
-        state = self._run
-        state.ready_for("needs_second_pass()")
-        state.discard()
+        ledger = self._ledger
+        ledger.ready_for("needs_second_pass()")
+        ledger.discard()
         if not getattr(self.model, "require_backward_grad_sync", True):
             raise RuntimeError(messages.UNSYNCHRONISED)
         before = self._losses_before(losses)
-        random, state.random = state.random, None
+        random, ledger.random = ledger.random, None
         if random is None and self.parts.move_before_pass:
             raise RuntimeError("this method moves the weights first: use `with opt.first_pass():`")
         scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
         scale = checks.positive("grad_scale", scale)
         with torch.no_grad():
             each = self.parts.ascent.needs_norm_of_each
-            measured = gradient.read(self.param_groups, self._default_radius(), scale, each)
-            if not measured.is_finite:
-                state.pending = Pending(after=None)
+            seen = self._loss_for_policy(loss, losses)
+            rho = self._default_radius()
+            measured, mean_loss = read(self.param_groups, rho, scale, each, seen)
+            if not (measured.is_finite and math.isfinite(mean_loss or 0.0)):
+                ledger.pending = Pending(after=None)
                 return False
-            pending, decision = step.decide(self.parts, state.committed, measured, random, before)
-        state.pending = pending
+            done = ledger.committed
+            pending, decision = step.decide(self.parts, done, measured, mean_loss, random, before)
+            if not decision.use_sam:
+                step.adjust(self.parts, done, measured, pending)
+        ledger.pending = pending
         if decision.notice is not None:
             self._warn_once(decision.notice)
         return decision.use_sam
 
     @contextmanager
-    def perturbed(self) -> Generator[Perturbed]:
+    def perturbed(self) -> Generator[closures.Perturbed]:
         """At ``w + ε`` inside, with cleared gradients; at ``w`` with ``d`` in ``p.grad`` after.
 
         Buffers and random state are as after pass 1 when the block is left. An exception inside
         restores the weights, clears the gradients and discards the step.
         """
-        state = self._run
-        state.ready_for("perturbed()")
-        pending, ahead = self._awaiting_second_pass()
+        ledger = self._ledger
+        ledger.ready_for("perturbed()")
+        pending, ahead = step.awaiting_second_pass(ledger.pending)
         random, losses = ahead.random, ahead.losses
         buffers = Buffers(self.model)
         try:
-            first, displacement = self._ascend(pending, ahead)
+            with torch.no_grad():
+                first, displacement = step.ascend(
+                    self.parts, ledger, pending, ahead, self.normalize, self.model
+                )
             del ahead  # and with it the first gradient: its memory is the second pass's
+            choose = partial(
+                self.parts.samples.rows,
+                memory=ledger.committed.memory("samples"),
+                generator=pending.generators.get("samples"),
+            )
             with replayed(random) as rewind:
                 try:
-                    with state.inside("opt.perturbed()", displacement):
+                    with ledger.inside("opt.perturbed()", displacement):
                         self._clear_gradients()
-                        yield Perturbed(self.parts.samples, losses, rewind)
+                        yield closures.Perturbed(choose, losses, rewind)
                 finally:
                     buffers.restore()
             with torch.no_grad():
-                params, _ = gradient.with_gradient(self.param_groups, self._default_radius())
-                step.finish_second_pass(self.parts, state, pending, first, params)
+                params, _ = with_gradient(self.param_groups, self._default_radius())
+                step.finish_second_pass(self.parts, ledger, pending, first, params)
         except BaseException:
             self._clear_gradients()
-            state.discard()
+            ledger.discard()
             raise
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -289,11 +299,11 @@ class SharpnessAware(torch.optim.Optimizer):
         Returns:
             The loss at ``w`` with a closure, None without.
         """
-        self._run.ready_for("step()")
+        self._ledger.ready_for("step()")
         if closure is None:
             self._take(scaler)
             return None
-        if scaler is None and scaler_above() is not None:
+        if scaler is None and messages.scaler_above() is not None:
             raise RuntimeError(messages.CLOSURE_IN_SCALER)
         passes = closures.wrap(
             closure, self.parts.samples.selects_rows, self.zero_grad, scaler, type(self).__name__
@@ -303,7 +313,8 @@ class SharpnessAware(torch.optim.Optimizer):
         if not self._has_gradients():
             self._warn_once("no parameter has a gradient: does the closure call backward()?")
         scale = 1.0 if scaler is None else scaler.get_scale()
-        if self.needs_second_pass(grad_scale=scale, losses=passes.losses):
+        seen = loss if isinstance(loss, int | float | Tensor) else None
+        if self.needs_second_pass(grad_scale=scale, losses=passes.losses, loss=seen):
             with self.perturbed() as at, torch.enable_grad():
                 passes.second(at)
         self._take(scaler)
@@ -321,59 +332,42 @@ class SharpnessAware(torch.optim.Optimizer):
             )
         return closures.per_sample_losses(losses).detach()
 
-    def _awaiting_second_pass(self) -> tuple[Pending, SecondPass]:
-        pending = self._run.pending
-        if pending is None:
-            raise RuntimeError(
-                "perturbed() without a decision: call opt.needs_second_pass() after the first "
-                "backward(), and enter perturbed() only if it returned True"
-            )
-        if pending.ahead is None:
-            raise RuntimeError(
-                "perturbed() is not needed now: needs_second_pass() returned False, or the second "
-                "pass was made already. Call opt.step() next."
-            )
-        if step.was_changed(pending.ahead):
-            raise RuntimeError(messages.CHANGED_GRADIENTS)
-        return pending, pending.ahead
-
-    def _ascend(
-        self, pending: Pending, ahead: SecondPass
-    ) -> tuple[gradient.Gradient, Displacement]:
-        """Keep what the parts need of the first gradient, and say where to go."""
-        pending.ahead, state, measured = None, self._run, ahead.gradient
-        with torch.no_grad():
-            if measured.scale != 1.0:
-                pending.norm_at_ascent = tensors.norm(measured.values)
-            first = step.keep_first(self.parts, measured, state.room)
-            direction = self.parts.ascent.direction(
-                measured, state.committed.ascent, pending.generators.get("ascent")
-            )
-        return first, Displacement(direction, self.normalize, self.model, state.room)
+    def _loss_for_policy(self, loss: float | Tensor | None, losses: Tensor | None) -> Tensor | None:
+        """The loss at ``w``, the same on all processes; None where nobody asks or has it."""
+        if not self.parts.policy.looks_at_loss:
+            return None
+        own = losses.mean() if loss is None and losses is not None else loss
+        if own is None:
+            return None
+        if not isinstance(own, Tensor):
+            own = torch.tensor(checks.real("loss", own, "a number or a tensor with one"))
+        if own.numel() != 1:
+            raise ValueError(f"loss must be one number, got a tensor of shape {tuple(own.shape)}")
+        return step.mean_over_processes(own.reshape(()), self.model)
 
     def _take(self, scaler: torch.amp.GradScaler | None) -> None:
-        state = self._run
-        state.ready_for("step()")
-        if state.pending is None:
+        ledger = self._ledger
+        ledger.ready_for("step()")
+        if ledger.pending is None:
             raise RuntimeError(messages.NOTHING_DECIDED)
-        if state.pending.ahead is not None:
+        if ledger.pending.ahead is not None:
             raise RuntimeError(
                 "needs_second_pass() returned True: run the second pass inside "
                 "`with opt.perturbed():` before step()"
             )
         if scaler is not None:
             scaler.step(self)  # calls step() again, unless it saw an overflow
-            state.discard()
-        elif state.pending.after is None:
+            ledger.discard()
+        elif ledger.pending.after is None:
             self._skip()
         else:
-            self._check_scale(state.pending)
-            self._apply(state.pending, state.pending.after)
+            step.check_unscaled(ledger.pending, self.param_groups)
+            self._apply(ledger.pending, ledger.pending.after)
 
     def _skip(self) -> None:
-        self._run.discard()
+        self._ledger.discard()
         if self.nonfinite == "raise":
-            step = self._run.committed.step
+            step = self._ledger.committed.step
             raise NonFiniteGradient(
                 f"a gradient is infinite or NaN at step {step}; the weights are as before"
             )
@@ -382,38 +376,28 @@ class SharpnessAware(torch.optim.Optimizer):
             "further ones are counted in skipped_steps"
         )
 
-    def _check_scale(self, pending: Pending) -> None:
-        """What the base is about to apply must be unscaled, once, after the second pass."""
-        if pending.scale == 1.0:
-            scaler = scaler_above()
-            if scaler is not None and scaler.get_scale() != 1.0:
-                raise RuntimeError(messages.SCALE_NOT_GIVEN)
-        elif pending.norm_of_second > 0.0 and pending.scale >= 4.0:
-            params, _ = gradient.with_gradient(self.param_groups, self._default_radius())
-            now = tensors.norm_on_host(gradient.gradients_of(params))
-            if now > pending.norm_of_second / 2.0:
-                raise RuntimeError(messages.STILL_SCALED)
-
     def _apply(self, pending: Pending, after: Committed) -> None:
-        state = self._run
+        ledger = self._ledger
         try:
             for hook in self._optimizer_step_pre_hooks.values():
                 hook(self, (self,), {})
             self.base.step()
-            if self.parts.act_after_base_step:
-                with torch.no_grad():
-                    for name, axis in self.parts.by_name.items():
-                        carried = pending.carried if name == "combine" else None
-                        axis.after_base_step(self.base, carried)
+            if self.parts.after_base_step:
+                self._act_after_base_step(pending)
         except BaseException:
-            state.discard()
+            ledger.discard()
             raise
-        state.pending = None
+        ledger.pending = None
         if pending.generators:
             after = replace(after, generators=step.end_of(pending.generators))
-        state.commit(after, pending.record)
+        ledger.commit(after, pending)
         for hook in self._optimizer_step_post_hooks.values():
             hook(self, (self,), {})
+
+    @torch.no_grad()
+    def _act_after_base_step(self, pending: Pending) -> None:
+        for name, part in self.parts.after_base_step.items():
+            part.after_base_step(self.base, pending.carried if name == "combine" else None)
 
     def _default_radius(self) -> float:
         return self.defaults.get("rho", 0.05)
@@ -430,44 +414,45 @@ class SharpnessAware(torch.optim.Optimizer):
         return {p.device for group in self.param_groups for p in group["params"]}
 
     def _warn_once(self, text: str) -> None:
-        if text not in self._run.warned:
-            self._run.warned.add(text)
-            warnings.warn(text, stacklevel=frames_to_user())
+        if text not in self._ledger.warned:
+            self._ledger.warned.add(text)
+            warnings.warn(text, stacklevel=messages.frames_to_user())
 
-    # Saving, loading, copying ------------------------------------------------------------
+    # Checkpointing and copying ------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The base optimizer's state dict, and ours under ``"aesam"``."""
-        self._run.ready_for("state_dict()")
+        self._ledger.ready_for("state_dict()")
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
         saved: dict[str, Any] = self.base.state_dict()
-        saved["aesam"] = checkpoint.pack(self.parts, self.normalize, self._run, self.param_groups)
+        ours = (self.parts, self.normalize, self._ledger, self.param_groups)
+        saved["aesam"] = checkpoint.pack(*ours)
         for hook in self._optimizer_state_dict_post_hooks.values():
             saved = hook(self, saved) or saved
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state dict of the same method; refused ones change nothing."""
-        state = self._run
-        state.ready_for("load_state_dict()")
+        ledger = self._ledger
+        ledger.ready_for("load_state_dict()")
         state_dict = copy.copy(state_dict)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
         loaded = checkpoint.unpack(state_dict, self.parts, self.normalize, self.base)
-        state.continue_from(loaded.committed, loaded.skipped)
+        ledger.continue_from(loaded.committed, loaded.skipped)
         for difference in loaded.differences:
             warnings.warn(difference, stacklevel=2)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("base", "model", "parts", "normalize", "nonfinite", "_run")
+        kept = ("base", "model", "parts", "normalize", "nonfinite", "_ledger")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        keep_radius_on_load(self.base)
+        construction.keep_radius_on_load(self.base)
 
     def _patch_step_function(self) -> None:
         # torch would run step hooks before the first pass, with nothing to clip yet; ours run
@@ -477,3 +462,24 @@ class SharpnessAware(torch.optim.Optimizer):
 
 def _or(given: Any, default: Any) -> Any:
     return default if given is None else given
+
+
+def unwrap(optimizer: object) -> SharpnessAware:
+    """The :class:`SharpnessAware` inside Accelerate's, Lightning's or Fabric's wrapper.
+
+    Lightning's and Fabric's wrappers claim to be instances of it themselves; this is the real one.
+
+    >>> from aesam import SAM
+    >>> opt = SAM(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
+    >>> unwrap(opt) is opt
+    True
+    """
+    found = optimizer
+    while (inner := getattr(found, "optimizer", None)) is not None:
+        found = inner
+    if not isinstance(found, SharpnessAware):
+        raise TypeError(
+            f"there is no sharpness-aware optimizer inside this {type(optimizer).__name__}, only "
+            f"a {type(found).__name__}"
+        )
+    return found

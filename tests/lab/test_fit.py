@@ -7,6 +7,7 @@ from lab.commands import aesam
 from aesam.lab import data, fit, models, recipes
 from aesam.lab.config import Method, Model, Run, Training
 from aesam.lab.errors import UsageError
+from aesam.parts.part import Memory
 from aesam.parts.samples import LargestRise
 
 pytestmark = pytest.mark.slow
@@ -94,5 +95,5 @@ def test_processes_share_the_rows_of_a_batch():
 def test_the_rows_counted_are_those_selected(gamma):
     for batch in range(1, 9):
         run = run_of("mlp", batch_size=batch, name="esam", gamma=gamma)
-        chosen = LargestRise(gamma).rows(torch.zeros(batch), torch.randn(batch))
+        chosen = LargestRise(gamma).rows(torch.zeros(batch), torch.randn(batch), Memory(), None)
         assert fit.smallest_pass(run) == len(chosen)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 DEADLY = """
 import os, signal, sys
 if "loky" in " ".join(sys.orig_argv):
-    import aesam.lab.training as t
+    import aesam.lab.training.trainer as t
     train = t.train
     def deadly(run, *args, **kwargs):
         if run.seed == 1:

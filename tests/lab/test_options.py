@@ -35,10 +35,13 @@ def test_an_optimizer_without_momentum_leaves_the_run_s_identity_alone():
     assert run_from("--momentum", "0.8").training.momentum == 0.8
 
 
-@pytest.mark.parametrize("command", ["train", "compare", "tune", "data", "reproduce", "sharpness"])
+@pytest.mark.parametrize(
+    "command",
+    [*(f"lab.cli.{c}" for c in ("train", "compare", "tune", "data", "sharpness")), "paper.command"],
+)
 def test_every_flag_is_explained(command):
     """A string below each field, which is what ``--help`` prints."""
-    module = importlib.import_module(f"aesam.lab.cli.{command}")
+    module = importlib.import_module(f"aesam.{command}")
     bare = [
         f"{cls.name}.{field.target.id}"
         for source in {module.__file__, options.__file__}

@@ -18,7 +18,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 from aesam.lab import recipes, training
 from aesam.lab.config import Method
-from aesam.lab.methods import fill
+from aesam.lab.method_records import fill
 usual = recipes.for_dataset("synthetic")
 double = replace(usual.training, epochs=2, precision="float64")
 run = replace(usual, method=fill(Method(sys.argv[1])), training=double)

@@ -11,10 +11,12 @@ from torch import Tensor
 from aesam._core import tensors
 from aesam._core.ledger import Committed, Ledger, start
 from aesam._core.step import Parts
-from aesam.parts.part import Axis, Memory
+from aesam.parts.part import Memory, MemoryPart, Part
 
 VERSION = 1
 _KEYS = {"version", "method", "step", "policy", "between", "ascent", "generators", "counts"}
+#: Sections that are there where such a part remembers anything; version 1 had none of them.
+_OPTIONAL = ("samples", "combine")
 _SHAPED_LIKE_PARAMETER = (
     "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg",
     "grad_avg", "sum", "prev", "step_size", "ax", "acc_delta",
@@ -35,13 +37,15 @@ def pack(
     done = state.committed
     index = {p: i for i, p in enumerate(_parameters(groups))}
     settings = _settings_of(parts, normalize)
+    memories = {n: _pack_memory(done.memory(n), index) for n in parts.with_memory}
     return {
         "version": VERSION,
         "method": parts.method,
         "step": done.step,
         "policy": {"settings": settings["policy"], "state": dict(done.policy)},
-        "between": {"settings": settings["between"], **_pack_memory(done.between, index)},
-        "ascent": {"settings": settings["ascent"], **_pack_memory(done.ascent, index)},
+        "between": {"settings": settings["between"], **memories["between"]},
+        "ascent": {"settings": settings["ascent"], **memories["ascent"]},
+        **{n: {"settings": {}, **memories[n]} for n in _OPTIONAL if any(memories[n].values())},
         "generators": {name: s.clone() for name, s in done.generators.items()},
         "counts": {"sam": done.sam_steps, "skipped": state.skipped},
     }
@@ -64,8 +68,8 @@ def _settings_of(parts: Parts, normalize: bool) -> dict[str, dict[str, Any]]:
     return {s: {k: v for k, v in kept.items() if k != "seed"} for s, kept in by_section.items()}
 
 
-def _prefixed(name: str, axis: Axis) -> dict[str, Any]:
-    return {f"{name}.{key}": value for key, value in axis.settings().items() if key != "seed"}
+def _prefixed(name: str, part: Part) -> dict[str, Any]:
+    return {f"{name}.{key}": value for key, value in part.settings().items() if key != "seed"}
 
 
 def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optimizer) -> Loaded:
@@ -99,7 +103,7 @@ def _split(saved: object) -> tuple[dict[str, Any], dict[str, Any]]:
     expected = {"state", "param_groups", "aesam"}
     _same_keys("the state dict", saved, expected)
     ours = _dict("aesam", saved["aesam"])
-    _same_keys("the state dict's 'aesam'", ours, _KEYS)
+    _same_keys("the state dict's 'aesam'", ours, _KEYS | (ours.keys() & set(_OPTIONAL)))
     return ours, {"state": saved["state"], "param_groups": saved["param_groups"]}
 
 
@@ -191,12 +195,16 @@ def _read(
     if sam_steps > step:
         raise _damaged("counts['sam']", f"{sam_steps} SAM steps of {step}")
     params = _parameters(groups)
-    sections = {name: _section(name, ours[name]) for name in ("policy", "between", "ascent")}
+    names = [name for name in parts.by_name if name in ours]
+    sections = {name: _section(name, ours[name]) for name in names}
     committed = Committed(
         policy=_read_policy(sections["policy"], fresh.policy),
         generators=_read_generators(ours["generators"], fresh.generators),
-        ascent=_read_memory("ascent", sections["ascent"], parts.ascent, params),
-        between=_read_memory("between", sections["between"], parts.between, params),
+        memories={
+            name: _read_memory(name, sections[name], part, params)
+            for name, part in parts.with_memory.items()
+            if name in sections
+        },
         step=step,
         sam_steps=sam_steps,
     )
@@ -236,12 +244,14 @@ def _read_generators(saved: object, fresh: Mapping[str, Tensor]) -> dict[str, Te
     return {name: state.cpu().clone() for name, state in states.items()}
 
 
-def _read_memory(name: str, section: dict[str, Any], axis: Axis, params: list[Tensor]) -> Memory:
+def _read_memory(
+    name: str, section: dict[str, Any], part: MemoryPart, params: list[Tensor]
+) -> Memory:
     values, kept = section["values"], section["tensors"]
     if not values and not kept:
         return Memory()
-    _same_keys(f"{name}['values']", values, set(axis.remembers))
-    numbers = {key: _number(f"{name}['values'][{key!r}]", values[key]) for key in axis.remembers}
+    _same_keys(f"{name}['values']", values, set(part.remembers))
+    numbers = {key: _number(f"{name}['values'][{key!r}]", values[key]) for key in part.remembers}
     restored: dict[Tensor, Tensor] = {}
     for i, tensor in kept.items():
         where = f"{name}['tensors'][{i!r}]"

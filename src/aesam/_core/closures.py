@@ -1,8 +1,8 @@
-"""The two kinds of function that ``step`` accepts, behind one face."""
+"""The two kinds of function that ``step`` accepts, and what a second pass is given."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,38 @@ LOSSES_EXAMPLE = """\
     loss = opt.step(losses)"""
 
 
-class Chooser(Protocol):
-    def rows(self, losses: Callable[..., Tensor] | Tensor) -> Any: ...
+#: Rows from the losses at ``w`` and at ``w + ε``.
+Choose = Callable[[Tensor, Tensor], Tensor]
+
+
+class Perturbed:
+    """The place ``w + ε``, where rows of the mini-batch can be chosen."""
+
+    def __init__(self, choose: Choose, losses: Tensor | None, rewind: Callable[[], None]) -> None:
+        self._choose = choose
+        self._before = losses
+        self._rewind = rewind
+
+    def rows(self, losses: Callable[..., Tensor] | Tensor) -> Any:
+        """The rows for the second gradient: all of them unless the method selects.
+
+        ``losses`` is the function of per-sample losses, called once without gradient at ``w + ε``,
+        or the tensor of what it returned there.
+        """
+        if self._before is None:
+            return slice(None)
+        if isinstance(losses, Tensor):
+            after = per_sample_losses(losses).detach()
+        else:
+            with torch.no_grad():
+                after = per_sample_losses(losses())
+            self._rewind()  # the second gradient sees the same random numbers as the selection
+        if after.shape != self._before.shape:
+            raise ValueError(
+                f"losses at w + ε must be of the samples that losses at w were of: got "
+                f"{after.numel()} of them, then {self._before.numel()}"
+            )
+        return self._choose(self._before, after)
 
 
 class PlainClosure:
@@ -29,7 +59,7 @@ class PlainClosure:
     def first(self) -> Any:
         return self._closure()
 
-    def second(self, at: Chooser) -> None:  # noqa: ARG002
+    def second(self, at: Perturbed) -> None:  # noqa: ARG002
         self._closure()
 
 
@@ -57,7 +87,7 @@ class LossesClosure:
         self.losses = per_sample.detach()
         return self._backward(per_sample)
 
-    def second(self, at: Chooser) -> None:
+    def second(self, at: Perturbed) -> None:
         if self._selects_rows:
             chosen = {self._rows_name: at.rows(self._losses)}
             self._backward(per_sample_losses(self._losses(**chosen)))

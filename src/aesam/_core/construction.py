@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from aesam._core import checks
-from aesam._core.stack import frames_to_user
+from aesam._core.messages import frames_to_user
 
 Part = TypeVar("Part")
 

@@ -1,4 +1,4 @@
-"""The state of a training run: what is committed, and the step under way."""
+"""All that changes in training: what is committed, and the step under way."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aesam._core.displacement import Displacement
-from aesam._core.guards import RandomState
-from aesam._core.tensors import Room
-from aesam.parts.gradient import Gradient
-from aesam.parts.part import Axis, Memory
+from aesam._core.guards import Displacement, RandomState
+from aesam._core.tensors import Workspace
+from aesam.parts.part import Gradient, Memory, Part
 
 
 @dataclass(frozen=True)
@@ -36,14 +34,19 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Committed:
-    """Everything that a step changes: replaced as a whole, or not at all."""
+    """Everything that a step changes: replaced as a whole, or not at all.
+
+    ``memories`` are those of the parts that remember anything, by the part's question.
+    """
 
     policy: Mapping[str, float]
     generators: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    ascent: Memory = field(default_factory=Memory)
-    between: Memory = field(default_factory=Memory)
+    memories: Mapping[str, Memory] = field(default_factory=dict[str, Memory])
     step: int = 0
     sam_steps: int = 0
+
+    def memory(self, name: str) -> Memory:
+        return self.memories.get(name) or Memory()
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class SecondPass:
 class Pending:
     """A step that was decided and not yet taken.
 
-    ``after`` is what taking it commits; it is None where a gradient is not finite.
+    ``after`` is what taking it commits; it is None where a gradient is not finite. ``released`` are
+    memories that it replaces and whose tensors go back to the workspace.
     """
 
     after: Committed | None
@@ -71,6 +75,7 @@ class Pending:
     norm_of_second: float = 0.0
     carried: Any = None
     scale: float = 1.0
+    released: list[Memory] = field(default_factory=list[Memory])
 
 
 class Ledger:
@@ -89,7 +94,7 @@ class Ledger:
     def _begin_idle(self) -> None:
         self.pending: Pending | None = None
         self.random: RandomState | None = None
-        self.room = Room()
+        self.workspace = Workspace()
         self._inside: str | None = None
         self._displaced: Displacement | None = None
 
@@ -127,11 +132,10 @@ class Ledger:
             self.pending = None
             self.skipped += 1
 
-    def commit(self, after: Committed, record: StepRecord | None) -> None:
-        replaced = self.committed.between
-        if after.between is not replaced:
-            self.room.give(list(replaced.tensors), list(replaced.tensors.values()))
-        self.committed, self.last_step = after, record
+    def commit(self, after: Committed, pending: Pending) -> None:
+        for memory in pending.released:
+            self.workspace.give(list(memory.tensors), list(memory.tensors.values()))
+        self.committed, self.last_step = after, pending.record
 
     def continue_from(self, committed: Committed, skipped: int) -> None:
         """Go on from a checkpoint; a step under way is forgotten."""
@@ -148,9 +152,9 @@ class Ledger:
         self._begin_idle()
 
 
-def start(policy_state: Mapping[str, float], axes: Mapping[str, Axis]) -> Committed:
-    """The state before the first step; each axis with a seed gets a generator of its own."""
-    seeds = {name: getattr(axis, "seed", None) for name, axis in axes.items()}
+def start(policy_state: Mapping[str, float], parts: Mapping[str, Part]) -> Committed:
+    """The state before the first step; each part with a seed gets a generator of its own."""
+    seeds = {name: getattr(part, "seed", None) for name, part in parts.items()}
     generators = {
         name: torch.Generator().manual_seed(seed).get_state()
         for name, seed in seeds.items()

@@ -1,4 +1,7 @@
-"""Errors that take more than a line to say what to do."""
+"""What users are told: errors of several lines, and whose line of code a warning points at."""
+
+import sys
+from typing import Any
 
 NOTHING_DECIDED = """\
 step() has nothing to apply: no closure was given and nothing was decided since the last step. Use
@@ -10,6 +13,14 @@ or own the passes:
         with opt.perturbed():
             ...                   # forward and backward again, on the same batch
     opt.step()"""
+
+UNDECIDED = """\
+perturbed() without a decision: call opt.needs_second_pass() after the first backward(), and enter
+perturbed() only if it returned True"""
+
+NO_SECOND_PASS = """\
+perturbed() is not needed now: needs_second_pass() returned False, or the second pass was made
+already. Call opt.step() next."""
 
 CLOSURE_IN_SCALER = """\
 scaler.step(opt, closure) cannot unscale the gradients that the closure makes: call
@@ -31,3 +42,27 @@ disagree would wait for each other for ever. Decide after a backward() that sync
 CHANGED_GRADIENTS = """\
 the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
 second pass, on the final direction."""
+
+
+def scaler_above() -> Any:
+    """The enabled GradScaler whose ``step`` is calling us, or None."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    for _ in range(6):
+        if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
+            scaler = frame.f_locals.get("self")
+            return scaler if scaler is not None and scaler.is_enabled() else None
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def frames_to_user() -> int:
+    """How far up the stack the user's own line is, for a warning that points at it."""
+    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in ("aesam", "torch", "contextlib"):
+            break
+        frame, level = frame.f_back, level + 1
+    return level

@@ -28,6 +28,7 @@ _SAFE_FACTOR = 6e4  # every floating dtype holds it
 _BATCH = 1 << 20
 _SMALL = 1024  # numbers in a tensor; above it, copying costs more than one more operation
 _MANY = 128  # tensors; so many small ones fit a core's cache together
+_KEPT = 4  # buffers of one parameter: its weights, two gradients and a memory
 
 
 def are_plain(tensors: Sequence[Tensor]) -> bool:
@@ -86,7 +87,7 @@ def scale(targets: Sequence[Tensor], factor: float | Tensor) -> None:
         torch._foreach_mul_([plain[i] for i in rows], factor.to(plain[rows[0]].device))
 
 
-class Room:
+class Workspace:
     """Buffers kept between steps, since fresh memory costs several times the work done in it.
 
     Whoever takes buffers owns them until they are given back; their content is arbitrary.
@@ -119,12 +120,14 @@ class Room:
         return taken
 
     def give(self, owners: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+        """Take buffers back; more than a step ever needs of one parameter are let go."""
         free = self._free
         for owner, buffer in zip(map(id, owners), buffers, strict=True):
-            if owner in free:
-                free[owner].append(buffer)
-            else:
+            held = free.get(owner)
+            if held is None:
                 free[owner] = [buffer]
+            elif len(held) < _KEPT:
+                held.append(buffer)
 
 
 def to_host(vector: Tensor) -> list[float]:
@@ -160,6 +163,27 @@ def norm_on_host(tensors: Sequence[Tensor]) -> float:
     return found if _is_trusted(found) else math.hypot(*norms(tensors))
 
 
+def measure(
+    tensors: Sequence[Tensor], each: bool, beside: Sequence[Tensor]
+) -> tuple[float, list[float], list[float]]:
+    """The norm of all tensors together, of each where asked for, and the numbers ``beside``.
+
+    One transfer to the host brings all of them.
+    """
+    if not tensors:
+        return 0.0, [], [float(number) for number in beside]
+    vector = _power_norms(tensors, 2) if each else norm(tensors).reshape(1)
+    count = len(vector)
+    wanted = [vector, *(number.detach().reshape(1).to(vector) for number in beside)]
+    found = to_host(torch.cat(wanted) if beside else vector)
+    own, numbers = found[:count], found[count:]
+    total = math.hypot(*own) if each else own[0]
+    if not _is_trusted(total):
+        own = norms(tensors)
+        total = math.hypot(*own)
+    return total, own if each else [], numbers
+
+
 def _is_trusted(found: float) -> bool:
     """Squares of finite numbers can leave float32's range: look again before judging those."""
     return found > 0.0 and math.isfinite(found)
@@ -181,14 +205,14 @@ def dot(
     left: Sequence[Tensor],
     right: Sequence[Tensor],
     factor: float,
-    room: Sequence[Tensor],
+    scratch: Sequence[Tensor],
     shards_of: Sequence[Tensor],
 ) -> Tensor:
     """``factor · left`` times ``right``, over all tensors, left on the device.
 
-    ``room`` is overwritten.
+    ``scratch`` is overwritten.
     """
-    a, b, products = _real(local(left)), _real(local(right)), _real(room)
+    a, b, products = _real(local(left)), _real(local(right)), _real(scratch)
     dense = [i for i, pair in enumerate(zip(a, b, strict=True)) if _strided(*pair)]
     total = torch.zeros((), device=a[0].device)
     for i in set(range(len(a))).difference(dense):
@@ -197,22 +221,22 @@ def dot(
         rows = [i for i in dense if (a[i].dtype in _HALF) == half]
         for batch in _batches([a[i].numel() for i in rows]) if half else [range(len(rows))]:
             chosen = [rows[i] for i in batch]
-            lefts, rights, room_left = ([ts[i] for i in chosen] for ts in (a, b, products))
-            if half:  # products of 16-bit numbers need more room than 16 bits
-                room_left = [torch.empty_like(t, dtype=torch.float32) for t in room_left]
+            lefts, rights, written = ([ts[i] for i in chosen] for ts in (a, b, products))
+            if half:  # products of 16-bit numbers need more than 16 bits
+                written = [torch.empty_like(t, dtype=torch.float32) for t in written]
             owners = [shards_of[i] for i in chosen]
-            total = total + _dense_dot(factor, lefts, rights, room_left, owners)
+            total = total + _dense_dot(factor, lefts, rights, written, owners)
     return total
 
 
 def _batches(sizes: list[int]) -> list[range]:
     """Neighbouring tensors together, up to a million numbers, to bound what they need."""
-    ends, room = [0], 0
+    ends, size_so_far = [0], 0
     for i, size in enumerate(sizes):
-        if room + size > _BATCH and i > ends[-1]:
+        if size_so_far + size > _BATCH and i > ends[-1]:
             ends.append(i)
-            room = 0
-        room += size
+            size_so_far = 0
+        size_so_far += size
     return [range(i, j) for i, j in zip(ends, [*ends[1:], len(sizes)], strict=True)]
 
 

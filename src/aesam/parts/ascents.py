@@ -10,21 +10,25 @@ import torch
 
 from aesam._core import checks
 from aesam._core.tensors import to_host
-from aesam.parts.gradient import Gradient
-from aesam.parts.part import Axis, Direction, Memory
+from aesam.parts.part import Direction, Gradient, Memory, MemoryPart
 
 
-class Ascent(Axis):
-    """Base of all ascents: override :meth:`direction`, and :meth:`observe` if it keeps an EMA."""
+class Ascent(MemoryPart):
+    """Base of all ascents: override :meth:`direction`, and :meth:`observe` if it keeps an EMA.
+
+    >>> class Downhill(Ascent):
+    ...     def direction(self, gradient, memory, generator):
+    ...         down = [-g for g in gradient.values]
+    ...         return Direction(gradient.params, down, gradient.radii, gradient.norm)
+    >>> g = Gradient([torch.zeros(1)], [torch.ones(1)], radii=[0.05], norm=1.0)
+    >>> Downhill().direction(g, Memory(), None).vectors
+    [tensor([-1.])]
+    """
 
     @property
     def needs_norm_of_each(self) -> bool:
         """Whether ``gradient.norms`` is looked at."""
         return False
-
-    def observe(self, gradient: Gradient, memory: Memory) -> Memory:
-        """Called on every step, fired or not: the memory after this gradient."""
-        return memory
 
     def direction(
         self, gradient: Gradient, memory: Memory, generator: torch.Generator | None
@@ -56,6 +60,10 @@ class RandomSubset(Ascent):
     """ESAM's: each tensor takes part with probability ``β``; ``ε = ρ g / ‖g‖ / β`` on those.
 
     The norm is over the tensors that take part, one draw a step from a generator of its own.
+
+    Args:
+        beta: probability ``β`` of each tensor to take part, above 0 and at most 1.
+        seed: of the draws, a whole number from 0; checkpoints keep where they are.
 
     >>> draw = torch.Generator().manual_seed(0)
     >>> g = Gradient([torch.zeros(1)] * 2, [torch.ones(1)] * 2, [0.05] * 2, 2**0.5)

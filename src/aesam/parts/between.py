@@ -1,43 +1,30 @@
 """What a step without a second gradient does."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from aesam._core import checks, tensors
-from aesam.parts.gradient import Gradient
-from aesam.parts.part import Axis, Memory
+from aesam._core.tensors import Workspace
+from aesam.parts.part import Gradient, Memory, MemoryPart
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """What a step with a second gradient taught, before its ``numbers`` reached the host."""
+class Between(MemoryPart):
+    """Base of all cheap steps: override :meth:`adjust`, and :meth:`learn` if it remembers.
 
-    params: list[Tensor]
-    tensors: list[Tensor]
-    numbers: Tensor
+    >>> class Halved(Between):
+    ...     def adjust(self, gradient, memory, generator):
+    ...         for g in gradient.values:
+    ...             g.mul_(0.5)
+    >>> g = torch.ones(2)
+    >>> Halved().adjust(Gradient([torch.zeros(2)], [g], radii=[0.05], norm=2**0.5), Memory(), None)
+    >>> g
+    tensor([0.5000, 0.5000])
+    """
 
-
-class Between(Axis):
-    """Base of all cheap steps: override :meth:`adjust`, and the others if it learns."""
-
-    #: Whether a copy of the first gradient must be kept through the second pass.
-    needs_first_gradient = False
-
-    def adjust(self, gradient: Gradient, memory: Memory) -> None:
+    def adjust(self, gradient: Gradient, memory: Memory, generator: torch.Generator | None) -> None:
         """Turn ``gradient.values`` (the tensors in ``p.grad``) into ``d``, in place."""
-
-    def learn(
-        self, first: Gradient, params: list[Tensor], second: list[Tensor], room: tensors.Room
-    ) -> Lesson | None:
-        """Compare the two gradients; the lesson's tensors are taken from ``room``."""
-        return None
-
-    def remember(self, lesson: Lesson, numbers: list[float], memory: Memory) -> Memory:
-        """The memory after this step, once ``lesson.numbers`` are on the host."""
-        return memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +32,7 @@ class Plain(Between):
     """The gradient as it is: ``d = g`` (Algorithm 1, line 10).
 
     >>> g = torch.ones(2)
-    >>> Plain().adjust(Gradient([torch.zeros(2)], [g], radii=[0.05], norm=2**0.5), Memory())
+    >>> Plain().adjust(Gradient([torch.zeros(2)], [g], radii=[0.05], norm=2**0.5), Memory(), None)
     >>> g
     tensor([1., 1.])
     """
@@ -59,9 +46,12 @@ class Reuse(Between):
     without moves along ``d = g + α (‖g‖ / ‖g_v‖) g_v`` (line 11). All products are global. Before
     there is a ``g_v``, or when nothing but rounding is left of it, ``d = g``.
 
+    Args:
+        alpha: weight ``α`` of the reused direction, any finite number; 0 is the plain step.
+
     >>> w, g, g_v = torch.zeros(2), torch.tensor([3.0, 0.0]), torch.tensor([0.0, 5.0])
     >>> kept = Memory({"norm": 5.0}, {w: g_v})
-    >>> Reuse(alpha=0.5).adjust(Gradient([w], [g], radii=[0.05], norm=3.0), kept)
+    >>> Reuse(alpha=0.5).adjust(Gradient([w], [g], radii=[0.05], norm=3.0), kept, None)
     >>> g
     tensor([3.0000, 1.5000])
     """
@@ -73,37 +63,40 @@ class Reuse(Between):
     def __post_init__(self) -> None:
         self._keep(alpha=checks.finite("alpha", self.alpha))
 
-    def adjust(self, gradient: Gradient, memory: Memory) -> None:
-        if not memory.tensors:
-            return
-        rows = [i for i, p in enumerate(gradient.params) if p in memory.tensors]
-        factor = self.alpha * gradient.norm * gradient.scale / memory.values["norm"]
-        kept = [memory.tensors[gradient.params[i]] for i in rows]
-        tensors.add([gradient.values[i] for i in rows], kept, factor)
-
     def learn(
-        self, first: Gradient, params: list[Tensor], second: list[Tensor], room: tensors.Room
-    ) -> Lesson | None:
+        self,
+        first: Gradient,
+        params: list[Tensor],
+        second: list[Tensor],
+        memory: Memory,
+        workspace: Workspace,
+    ) -> Memory:
+        """``g_v``, unscaled, and its norm: 0 where it is negligible beside ``g_s``."""
         if first.squared_norm == 0.0:
-            return None
+            return memory
         owners, g, g_s = _aligned(first, params, second)
-        g_v = room.take(owners, g)
+        g_v = workspace.take(owners, g)
         length = first.norm * first.scale
         unit = min(1.0 / length, 1e38)  # g·unit has length 1: no square leaves the dtype's range
-        along = tensors.dot(g, g_s, unit, room=g_v, shards_of=owners)
+        along = tensors.dot(g, g_s, unit, scratch=g_v, shards_of=owners)
         tensors.assign(g_v, g)
         tensors.scale(g_v, along / -(unit * length * length))
         tensors.add(g_v, g_s)
         tensors.scale(g_v, 1.0 / first.scale)
         negligible = tensors.norm(g_s, owners) * (4.0 * tensors.largest_eps(g_s) / first.scale)
-        numbers = torch.stack([tensors.norm(g_v, owners), negligible])
-        return Lesson(owners, g_v, numbers)
+        norm = tensors.norm(g_v, owners)
+        usable = (norm > negligible) & norm.isfinite()
+        kept = torch.where(usable, norm, torch.zeros_like(norm))
+        return Memory({"norm": kept}, dict(zip(owners, g_v, strict=True)))
 
-    def remember(self, lesson: Lesson, numbers: list[float], memory: Memory) -> Memory:
-        norm, negligible = numbers
-        if not negligible < norm < math.inf:
-            return Memory()
-        return Memory({"norm": norm}, dict(zip(lesson.params, lesson.tensors, strict=True)))
+    def adjust(self, gradient: Gradient, memory: Memory, generator: torch.Generator | None) -> None:
+        norm = memory.number("norm")
+        if norm == 0.0:
+            return
+        rows = [i for i, p in enumerate(gradient.params) if p in memory.tensors]
+        kept = [memory.tensors[gradient.params[i]] for i in rows]
+        factor = self.alpha * gradient.norm * gradient.scale / norm
+        tensors.add([gradient.values[i] for i in rows], kept, factor)
 
 
 def _aligned(

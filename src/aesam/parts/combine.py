@@ -3,26 +3,42 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from aesam._core import checks, tensors
-from aesam.parts.gradient import Gradient
-from aesam.parts.part import Axis
+from aesam.parts.part import Gradient, Memory, MemoryPart
 
 
-class Combine(Axis):
-    """Base of all combinations: override :meth:`combine`."""
+class Combine(MemoryPart):
+    """Base of all combinations: override :meth:`combine`.
 
-    #: Whether a copy of the first gradient must be kept through the second pass.
-    needs_first_gradient = False
+    >>> class Halved(Combine):
+    ...     def combine(self, first, params, second, memory, generator):
+    ...         for g_s in second:
+    ...             g_s.mul_(0.5)
+    >>> w, g_s = torch.zeros(1), torch.ones(1)
+    >>> Halved().combine(Gradient([w], [g_s], [0.05], 1.0), [w], [g_s], Memory(), None)
+    >>> g_s
+    tensor([0.5000])
+    """
 
-    def combine(self, first: Gradient, params: list[Tensor], second: list[Tensor]) -> Any:
+    def combine(
+        self,
+        first: Gradient,
+        params: list[Tensor],
+        second: list[Tensor],
+        memory: Memory,
+        generator: torch.Generator | None,
+    ) -> Any:
         """Turn ``second`` (the tensors in ``p.grad``) into ``d``, in place.
 
         ``first.values`` and ``second`` both carry the factor ``first.scale``. What is returned
         reaches ``after_base_step`` of the same part.
         """
-        raise TypeError(f"{type(self).__name__} must define combine(first, params, second)")
+        raise TypeError(
+            f"{type(self).__name__} must define combine(first, params, second, memory, generator)"
+        )
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,14 @@ class Replace(Combine):
     False
     """
 
-    def combine(self, first: Gradient, params: list[Tensor], second: list[Tensor]) -> None:
+    def combine(
+        self,
+        first: Gradient,
+        params: list[Tensor],
+        second: list[Tensor],
+        memory: Memory,
+        generator: torch.Generator | None,
+    ) -> None:
         return None
 
 
@@ -43,9 +66,12 @@ class Mix(Combine):
 
     A tensor without a second gradient has none in ``d``; one without a first counts it as zero.
 
-    >>> import torch
+    Args:
+        alpha: weight ``α`` of the second gradient, any finite number; 1 is :class:`Replace`.
+
     >>> w, g, g_s = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
-    >>> Mix(alpha=0.8).combine(Gradient([w], [g], radii=[0.05], norm=1.0), [w], [g_s])
+    >>> first = Gradient([w], [g], radii=[0.05], norm=1.0)
+    >>> Mix(alpha=0.8).combine(first, [w], [g_s], Memory(), None)
     >>> g_s
     tensor([0.2000, 0.8000])
     """
@@ -56,7 +82,14 @@ class Mix(Combine):
     def __post_init__(self) -> None:
         self._keep(alpha=checks.finite("alpha", self.alpha))
 
-    def combine(self, first: Gradient, params: list[Tensor], second: list[Tensor]) -> None:
+    def combine(
+        self,
+        first: Gradient,
+        params: list[Tensor],
+        second: list[Tensor],
+        memory: Memory,
+        generator: torch.Generator | None,
+    ) -> None:
         tensors.scale(second, self.alpha)
         known = dict(zip(map(id, first.params), first.values, strict=True))
         pairs = [(s, known[id(p)]) for p, s in zip(params, second, strict=True) if id(p) in known]

@@ -19,6 +19,11 @@ class MatchedRate(Adaptive):
     on gradients whose squared norms are normal, at the same times of training, but on steps that
     are drawn instead of chosen.
 
+    Args:
+        lambda1: as for the adaptive policy, and so are ``lambda2``, ``delta``, ``total_steps`` and
+            ``initial_variance``.
+        seed: of the draws, a whole number from 0; checkpoints keep where they are.
+
     >>> MatchedRate(total_steps=10).rate(5)
     0.5
     """
@@ -48,6 +53,10 @@ class Inverted(Adaptive):
     ``‖g‖² ≤ μ_t − c_t σ_t``, the mirror image of the adaptive threshold, so that the expected rate
     is the same at every time of training.
 
+    Args:
+        lambda1: as for the adaptive policy, and so are ``lambda2``, ``delta``, ``total_steps`` and
+            ``initial_variance``.
+
     >>> policy = Inverted(total_steps=100)
     >>> policy.decide(Observation(step=0, squared_norm=4.0), policy.start())[0].use_sam
     False
@@ -65,6 +74,10 @@ class Inverted(Adaptive):
 @dataclass(frozen=True)
 class Late(Policy):
     """No second gradient at first, then one on every step, from the share ``after`` of training.
+
+    Args:
+        after: share of the training without second gradients, from 0 to 1.
+        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
 
     >>> late = Late(after=0.75, total_steps=8)
     >>> [late.decide(Observation(t, 1.0), {})[0].use_sam for t in (5, 6, 7)]

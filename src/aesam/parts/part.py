@@ -1,11 +1,63 @@
-"""What the five choices of a step (policy, ascent, samples, between, combine) have in common."""
+"""What all parts have in common, and what they are handed: the gradient, a memory, a direction."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from aesam._core import checks, tensors
+from aesam._core.tensors import Workspace
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient ``g`` over all parameters that have one, measured once.
+
+    ``values`` are the tensors in ``p.grad`` and carry the factor ``scale`` of a loss scaler;
+    ``norm`` is ``‖g‖`` of the true gradient, over all of them. ``radii`` is ``ρ`` of each tensor's
+    group, negative where the group maximises. ``norms`` has the norm of each tensor where an
+    ascent asks for it.
+
+    >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], radii=[0.05], norm=5.0)
+    >>> g.squared_norm
+    25.0
+    """
+
+    params: list[Tensor]
+    values: list[Tensor]
+    radii: list[float]
+    norm: float
+    scale: float = 1.0
+    norms: Sequence[float] = ()
+
+    @property
+    def squared_norm(self) -> float:
+        """``‖g‖²``."""
+        return self.norm * self.norm
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no tensor has an infinity or a NaN."""
+        return math.isfinite(self.squared_norm)
+
+    def part(self, chosen: Sequence[int]) -> "Gradient":
+        """The gradient over the tensors with these indices only; needs ``norms``."""
+        norms = [self.norms[i] for i in chosen]
+        return Gradient(
+            params=[self.params[i] for i in chosen],
+            values=[self.values[i] for i in chosen],
+            radii=[self.radii[i] for i in chosen],
+            norm=math.hypot(*norms),
+            scale=self.scale,
+            norms=norms,
+        )
+
+    def with_values(self, values: list[Tensor]) -> "Gradient":
+        """The same measures with other tensors, copies for instance."""
+        return replace(self, values=values)
 
 
 @dataclass(frozen=True)
@@ -14,6 +66,9 @@ class Direction:
 
     ``length`` is measured like ``vectors``, loss scale included, so normalising cancels it; without
     normalisation ``scale`` stands in its place.
+
+    >>> Direction([torch.zeros(1)], [torch.ones(1)], [0.05], length=2.0).factors(normalize=True)
+    [0.025]
     """
 
     params: list[Tensor]
@@ -24,6 +79,7 @@ class Direction:
     gain: float = 1.0
 
     def factors(self, normalize: bool) -> list[float]:
+        """What each vector is multiplied by; zeros where there is no direction."""
         divisor = self.length if normalize else self.scale
         if divisor == 0.0:
             return [0.0] * len(self.radii)
@@ -32,21 +88,29 @@ class Direction:
 
 @dataclass(frozen=True)
 class Memory:
-    """What an axis keeps from step to step: numbers, and at most one tensor per parameter."""
+    """What a part keeps from step to step: numbers, and at most one tensor per parameter.
 
-    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    :meth:`MemoryPart.learn` may leave numbers on the device, as tensors without a dimension: they
+    are fetched together with everything else that the host waits for.
+
+    >>> Memory({"norm": 2.0}).tensors
+    {}
+    """
+
+    values: Mapping[str, float | Tensor] = field(default_factory=dict[str, float | Tensor])
     tensors: Mapping[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
 
+    def number(self, name: str) -> float:
+        """The number of this name, 0 where nothing is remembered yet."""
+        return float(self.values.get(name, 0.0))
 
-class Axis:
+
+class Part:
     """Base of all parts. A part is immutable: what changes in training is handed in and out.
 
     A part with an attribute ``seed`` is given a random generator of its own, which is saved with
     the optimizer and never touches the model's random stream.
     """
-
-    #: Names of the numbers in this part's :class:`Memory`, for checking a checkpoint.
-    remembers: tuple[str, ...] = ()
 
     def before_pass(self, base: torch.optim.Optimizer) -> Direction | None:
         """Where to take the first gradient instead of at ``w``; the weights return after it."""
@@ -55,7 +119,7 @@ class Axis:
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
         """Change the weights after the base optimizer did.
 
-        ``carried`` is what a combination's ``combine`` returned, None for the other axes.
+        ``carried`` is what a combination's ``combine`` returned, None for the other parts.
         """
 
     def _keep(self, **checked: bool | int | float | str) -> None:
@@ -66,3 +130,89 @@ class Axis:
     def settings(self) -> dict[str, bool | int | float | str]:
         """The constructor's plain values, kept in checkpoints to notice a changed setting."""
         return {k: v for k, v in vars(self).items() if isinstance(v, bool | int | float | str)}
+
+
+class MemoryPart(Part):
+    """Base of ascents, samples, between and combine: parts that may remember tensors.
+
+    Memory is handed to every method that acts, and changed in two places: by :meth:`observe` on
+    every step, and by :meth:`learn` on a step with a second gradient.
+    """
+
+    #: Names of the numbers in this part's :class:`Memory`, for checking a checkpoint.
+    remembers: tuple[str, ...] = ()
+
+    #: Whether a copy of the first gradient must be kept through the second pass.
+    needs_first_gradient = False
+
+    def observe(self, gradient: Gradient, memory: Memory) -> Memory:
+        """Called on every step, fired or not: the memory after this gradient."""
+        return memory
+
+    def learn(
+        self,
+        first: Gradient,
+        params: list[Tensor],
+        second: list[Tensor],
+        memory: Memory,
+        workspace: Workspace,
+    ) -> Memory:
+        """Called when both gradients are there, before they are combined: the memory after them.
+
+        New tensors are taken from ``workspace`` and go back to it when they are replaced.
+        """
+        return memory
+
+
+def read(
+    groups: Iterable[dict[str, Any]],
+    rho: float,
+    scale: float = 1.0,
+    each: bool = False,
+    loss: Tensor | None = None,
+) -> tuple[Gradient, float | None]:
+    """Measure the gradient in ``p.grad``: one transfer to the host, whatever the model's size.
+
+    ``each`` also measures every tensor on its own, and ``loss`` comes along in the same transfer.
+    """
+    params, radii = with_gradient(groups, rho)
+    values = gradients_of(params)
+    norm, norms, numbers = tensors.measure(values, each, [] if loss is None else [loss])
+    of_each = [n / scale for n in norms]
+    measured = Gradient(params, values, radii, norm / scale, scale, of_each)
+    return measured, numbers[0] if numbers else None
+
+
+def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> tuple[list[Tensor], list[float]]:
+    """The parameters that have a gradient, each once, and the radius of each."""
+    params: list[Tensor] = []
+    radii: list[float] = []
+    for group in groups:
+        present = [p for p in group["params"] if p.grad is not None]
+        params += present
+        radii += [radius(group, rho)] * len(present)
+    if len(set(map(id, params))) < len(params):
+        once = {id(p): i for i, p in reversed(list(enumerate(params)))}
+        kept = sorted(once.values())
+        return [params[i] for i in kept], [radii[i] for i in kept]
+    return params, radii
+
+
+def gradients_of(params: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors in ``p.grad``."""
+    return [p.grad for p in params if p.grad is not None]
+
+
+def radius(group: dict[str, Any], rho: float) -> float:
+    """The group's ``ρ``: its own if it has one, signed so that it always makes the loss worse."""
+    own = checks.at_least_zero("rho of a parameter group", group.get("rho", rho))
+    return -own if group.get("maximize", False) else own
+
+
+def global_norm(vectors: Sequence[Tensor]) -> float:
+    """The Euclidean norm of all tensors together, over all shards and processes of FSDP2.
+
+    >>> global_norm([torch.tensor([3.0]), torch.tensor([4.0])])
+    5.0
+    """
+    return tensors.norm_on_host(vectors)

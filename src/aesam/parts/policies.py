@@ -1,8 +1,8 @@
 """When to take the second gradient.
 
-A policy looks at one number, ``‖g‖²``, and at the count of steps; what it remembers is handed in
-and out, so that a step that does not happen (an overflow, an exception) leaves no trace. Writing
-one takes ten lines:
+A policy looks at ``‖g‖²``, at the count of steps and, if it asks for it, at the loss; what it
+remembers is handed in and out, so that a step that does not happen (an overflow, an exception)
+leaves no trace. Writing one takes ten lines:
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
@@ -23,22 +23,27 @@ import torch
 
 from aesam._core import checks
 from aesam._core.tensors import to_host
-from aesam.parts.part import Axis
+from aesam.parts.part import Part
 
 State = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a policy may look at: the step's index ``t``, ``‖g‖²`` and its own generator.
+    """What a policy may look at: the step's index ``t``, ``‖g‖²``, its generator and the loss.
 
-    >>> Observation(step=3, squared_norm=0.25).generator is None
+    The generator is there for policies with a ``seed``. The loss at ``w`` is there for policies
+    that ask for it (:attr:`Policy.looks_at_loss`), the mean over all processes, so that they never
+    disagree; it is None where the caller has none.
+
+    >>> Observation(step=3, squared_norm=0.25).loss is None
     True
     """
 
     step: int
     squared_norm: float
     generator: torch.Generator | None = None
+    loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,21 @@ class Decision:
     notice: str | None = None
 
 
-class Policy(Axis):
-    """Base of all policies: override :meth:`decide`, and :meth:`start` if there is a state."""
+class Policy(Part):
+    """Base of all policies: override :meth:`decide`, and :meth:`start` if there is a state.
+
+    >>> class Odd(Policy):
+    ...     def decide(self, now, state):
+    ...         return Decision(now.step % 2 == 1), state
+    >>> Odd().decide(Observation(step=3, squared_norm=1.0), {})[0].use_sam
+    True
+    """
 
     #: Whether a second pass can be ruled out from the start, which saves preparing for one.
     never_fires = False
+
+    #: Whether :attr:`Observation.loss` is wanted.
+    looks_at_loss = False
 
     def start(self) -> State:
         """The state before the first step."""
@@ -103,6 +118,10 @@ class Never(Policy):
 class Bernoulli(Policy):
     """SS-SAM: each step takes it with probability ``p``, drawn from a generator of its own.
 
+    Args:
+        p: probability of a second gradient, from 0 to 1.
+        seed: of the draws, a whole number from 0; checkpoints keep where they are.
+
     >>> now = Observation(0, 1.0, torch.Generator().manual_seed(0))
     >>> Bernoulli(p=1.0, seed=0).decide(now, {})[0].use_sam
     True
@@ -122,6 +141,9 @@ class Bernoulli(Policy):
 @dataclass(frozen=True)
 class Periodic(Policy):
     """LookSAM's: every ``k``-th step, starting at t = 0.
+
+    Args:
+        k: steps from one second gradient to the next, a whole number from 1.
 
     >>> [Periodic(3).decide(Observation(t, 1.0), {})[0].use_sam for t in range(4)]
     [True, False, False, True]
@@ -151,6 +173,13 @@ class Adaptive(Policy):
     correction, and ``initial_variance`` is an absolute number: where ``‖g‖²`` is far below it
     (1e-6, say) lower it too, or the first hundred steps are decided by it alone. ``(x − μ_t)/σ_t``
     cannot exceed ``1/√(1−δ)`` by much (3.2 for δ = 0.9), so a larger ``c_t`` never fires.
+
+    Args:
+        lambda1: threshold factor ``λ1`` at the end of training, at most ``lambda2``.
+        lambda2: threshold factor ``λ2`` at its start.
+        delta: forgetting rate ``δ`` of the running mean and variance, between 0 and 1.
+        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        initial_variance: ``σ²`` before the first step, above 0.
 
     >>> policy = Adaptive(total_steps=100)
     >>> decision, state = policy.decide(Observation(step=0, squared_norm=4.0), policy.start())

@@ -2,23 +2,34 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from aesam._core import checks
-from aesam.parts.part import Axis
+from aesam.parts.part import Memory, MemoryPart
 
 
-class Samples(Axis):
-    """Base of all selections: override :meth:`rows` and :attr:`selects_rows`."""
+class Samples(MemoryPart):
+    """Base of all selections: override :meth:`rows` and :attr:`selects_rows`.
+
+    >>> class Hardest(Samples):
+    ...     selects_rows = True
+    ...     def rows(self, before, after, memory, generator):
+    ...         return after.argmax().reshape(1)
+    >>> Hardest().rows(torch.zeros(3), torch.tensor([0.1, 0.3, 0.2]), Memory(), None)
+    tensor([1])
+    """
 
     @property
     def selects_rows(self) -> bool:
         """Whether per-sample losses are needed at all."""
         return False
 
-    def rows(self, before: Tensor, after: Tensor) -> Tensor:
+    def rows(
+        self, before: Tensor, after: Tensor, memory: Memory, generator: torch.Generator | None
+    ) -> Tensor:
         """The rows to use, from the per-sample losses at ``w`` and at ``w + ε``."""
-        raise TypeError(f"{type(self).__name__} must define rows(before, after)")
+        raise TypeError(f"{type(self).__name__} must define rows(before, after, memory, generator)")
 
 
 @dataclass(frozen=True)
@@ -34,9 +45,11 @@ class WholeBatch(Samples):
 class LargestRise(Samples):
     """ESAM's: exactly ``max(1, round(γ b))`` rows, those whose loss rose most from w to w + ε.
 
-    >>> import torch
+    Args:
+        gamma: share ``γ`` of the rows, above 0 and at most 1; 1 costs no extra forward.
+
     >>> before, after = torch.zeros(4), torch.tensor([0.1, 0.4, 0.2, 0.3])
-    >>> LargestRise(gamma=0.5).rows(before, after)
+    >>> LargestRise(gamma=0.5).rows(before, after, Memory(), None)
     tensor([1, 3])
     """
 
@@ -53,5 +66,7 @@ class LargestRise(Samples):
         """How many of ``batch`` rows are chosen."""
         return max(1, round(self.gamma * batch))
 
-    def rows(self, before: Tensor, after: Tensor) -> Tensor:
+    def rows(
+        self, before: Tensor, after: Tensor, memory: Memory, generator: torch.Generator | None
+    ) -> Tensor:
         return (after - before).topk(self.count(before.numel())).indices.sort().values
