@@ -1,21 +1,58 @@
 """Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
 
 from aesam._core.ledger import StepRecord
-from aesam.methods import AESAM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
-from aesam.optimizer import NonFiniteGradient, SharpnessAware
-from aesam.parts import ascents, between, combine, controls, policies, samples
-from aesam.wrappers import unwrap
+from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
+from aesam.optimizer import NonFiniteGradient, SharpnessAware, unwrap
+from aesam.parts import (
+    Ascent,
+    Between,
+    Combine,
+    Decision,
+    Direction,
+    Gradient,
+    Memory,
+    Observation,
+    Policy,
+    Samples,
+    ascents,
+    between,
+    combine,
+    controls,
+    policies,
+    samples,
+)
+from aesam.registry import (
+    MethodRecord,
+    Setting,
+    create,
+    list_methods,
+    method_record,
+    register_method,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AESAM",
+    "ERM",
     "ESAM",
     "SAM",
     "SSSAM",
     "AELookSAM",
+    "Ascent",
+    "Between",
+    "Combine",
+    "Decision",
+    "Direction",
+    "Gradient",
     "LookSAM",
+    "Memory",
+    "MethodRecord",
     "NonFiniteGradient",
+    "Observation",
+    "Policy",
+    "Samples",
+    "Setting",
     "SharpnessAware",
     "StepRecord",
     "__version__",
@@ -23,7 +60,11 @@ __all__ = [
     "between",
     "combine",
     "controls",
+    "create",
+    "list_methods",
+    "method_record",
     "policies",
+    "register_method",
     "samples",
     "unwrap",
 ]

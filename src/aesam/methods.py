@@ -1,21 +1,125 @@
-"""The methods of the paper by name; each picks from the five axes and does nothing else."""
+"""The named methods: each picks from the five questions' answers and does nothing else.
+
+A class and its record stand together. What the keywords of all methods mean (``rho``,
+``normalize``, ``nonfinite``) is said at :class:`aesam.SharpnessAware`.
+"""
 
 import math
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import torch
 from torch import nn
 
 from aesam.optimizer import SharpnessAware
 from aesam.parts.ascents import RandomSubset
-from aesam.parts.between import Reuse
-from aesam.parts.policies import Adaptive, Always, Bernoulli, Periodic
+from aesam.parts.between import Between, Plain, Reuse
+from aesam.parts.controls import Inverted, Late, MatchedRate
+from aesam.parts.policies import Adaptive, Always, Bernoulli, Never, Periodic
 from aesam.parts.samples import LargestRise
+from aesam.registry import Setting, register_method
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+class Common(TypedDict, total=False):
+    """The keywords that every method hands on to :class:`aesam.SharpnessAware`.
+
+    >>> sorted(Common.__annotations__)
+    ['nonfinite', 'normalize', 'rho']
+    """
+
+    rho: float
+    normalize: bool
+    nonfinite: Literal["skip", "raise"]
+
+
+RHO = Setting(
+    "rho",
+    0.05,
+    "radius of the ascent",
+    symbol="ρ",
+    allowed="≥ 0",
+    grid=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+)
+ALPHA = Setting(
+    "alpha",
+    0.5,
+    "weight of the reused direction",
+    symbol="α",
+    allowed="any finite number",
+    grid=(0.1, 0.3, 0.6, 0.9),
+)
+NORMALIZE = Setting("normalize", True, "ε = ρ g/‖g‖, else ε = ρ g", allowed="yes or no")
+K = Setting("k", 5, "a second gradient every k-th step", symbol="k", allowed="≥ 1")
+P = Setting("p", 0.5, "probability of a second gradient", symbol="p", allowed="0 to 1")
+LAMBDA1 = Setting(
+    "lambda1", -1.0, "threshold at the end of training", symbol="λ1", allowed="≤ λ2, or both ±∞"
+)
+LAMBDA2 = Setting("lambda2", 1.0, "threshold at the start of training", symbol="λ2", allowed="≥ λ1")
+DELTA = Setting(
+    "delta",
+    0.9,
+    "forgetting rate of the running mean and variance",
+    symbol="δ",
+    allowed="between 0 and 1",
+)
+INITIAL_VARIANCE = Setting(
+    "initial_variance",
+    math.exp(-10),
+    "variance before the first step",
+    symbol="σ²₋₁",
+    allowed="> 0",
+    implied=True,
+)
+BETA = Setting("beta", 0.6, "share of tensors in the ascent", symbol="β", allowed="> 0, ≤ 1")
+GAMMA = Setting(
+    "gamma", 0.5, "share of rows in the second gradient", symbol="γ", allowed="> 0, ≤ 1"
+)
+AFTER = Setting(
+    "after", 0.75, "share of training before the first second gradient", allowed="0 to 1"
+)
+
+HALF = (LAMBDA1, LAMBDA2)  # a second gradient on about half of the steps
+FIFTH = (LAMBDA1.but(0.0), LAMBDA2.but(2.0))  # on about a fifth
+
+
+@register_method("erm", label="ERM", settings=())
+class ERM(SharpnessAware):
+    """The base optimizer alone, to compare with: no second gradient ever.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained.
+        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> ERM(torch.optim.SGD([w], lr=0.1)).policy
+    Never()
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        nonfinite: Literal["skip", "raise"] = "skip",
+    ) -> None:
+        super().__init__(base, model, policy=Never(), nonfinite=nonfinite)
+
+
+@register_method("sam", label="SAM", settings=(RHO, NORMALIZE), paper="Foret et al. 2021")
 class SAM(SharpnessAware):
     """Sharpness-aware minimization (Foret et al. 2021): two gradients on every step.
 
     ``d = ∇L(B; w + ε)`` with ``ε = ρ g/‖g‖`` (Eq. 2).
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
+        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SAM(torch.optim.SGD([w], lr=0.1), rho=0.05).policy
@@ -26,18 +130,61 @@ class SAM(SharpnessAware):
         self,
         base: torch.optim.Optimizer,
         model: nn.Module | None = None,
-        *,
-        rho: float = 0.05,
-        normalize: bool = True,
-        nonfinite: str = "skip",
+        **common: "Unpack[Common]",
     ) -> None:
-        super().__init__(
-            base, model, policy=Always(), rho=rho, normalize=normalize, nonfinite=nonfinite
-        )
+        super().__init__(base, model, policy=Always(), **common)
 
 
+@register_method(
+    "esam", label="ESAM", settings=(RHO, BETA, GAMMA, NORMALIZE), paper="Du et al. 2022"
+)
+class ESAM(SharpnessAware):
+    """ESAM (Du et al. 2022): SAM's ascent on random tensors, its gradient on selected rows.
+
+    Each tensor takes part in ``ε`` with probability ``β``; the second gradient is of the
+    ``γ b`` rows whose loss rose most. ``step`` takes a function of per-sample losses.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        beta: probability β of each tensor to take part in the ascent, above 0 and at most 1.
+        gamma: share γ of the rows in the second gradient, above 0 and at most 1.
+        seed: of the draws, a whole number from 0.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
+        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> ESAM(torch.optim.SGD([w], lr=0.1), beta=0.6, gamma=0.5).parts.samples
+    LargestRise(gamma=0.5)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        beta: float = 0.6,
+        gamma: float = 0.5,
+        seed: int = 0,
+        **common: "Unpack[Common]",
+    ) -> None:
+        ascent, samples = RandomSubset(beta, seed), LargestRise(gamma)
+        super().__init__(base, model, policy=Always(), ascent=ascent, samples=samples, **common)
+
+
+@register_method("ss-sam", label="SS-SAM", settings=(RHO, P, NORMALIZE), paper="Zhao et al. 2022")
 class SSSAM(SharpnessAware):
     """SS-SAM (Zhao et al. 2022): SAM with probability ``p`` on each step, else the plain step.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        p: probability of a second gradient, from 0 to 1.
+        seed: of the draws, a whole number from 0.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
+        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SSSAM(torch.optim.SGD([w], lr=0.1), p=0.5, seed=1).policy
@@ -51,24 +198,27 @@ class SSSAM(SharpnessAware):
         *,
         p: float = 0.5,
         seed: int = 0,
-        rho: float = 0.05,
-        normalize: bool = True,
-        nonfinite: str = "skip",
+        **common: "Unpack[Common]",
     ) -> None:
-        super().__init__(
-            base,
-            model,
-            policy=Bernoulli(p, seed),
-            rho=rho,
-            normalize=normalize,
-            nonfinite=nonfinite,
-        )
+        super().__init__(base, model, policy=Bernoulli(p, seed), **common)
 
 
+@register_method(
+    "looksam", label="LookSAM", settings=(RHO, ALPHA, K, NORMALIZE), paper="Liu et al. 2022"
+)
 class LookSAM(SharpnessAware):
     """LookSAM (Liu et al. 2022): SAM on every ``k``-th step, its direction reused in between.
 
     Between, ``d = g + α (‖g‖/‖g_v‖) g_v``; see :class:`aesam.parts.between.Reuse`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        k: steps from one second gradient to the next, a whole number from 1.
+        alpha: weight α of the reused direction, any finite number.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
+        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LookSAM(torch.optim.SGD([w], lr=0.1), k=2).policy
@@ -82,26 +232,34 @@ class LookSAM(SharpnessAware):
         *,
         k: int = 5,
         alpha: float = 0.5,
-        rho: float = 0.05,
-        normalize: bool = True,
-        nonfinite: str = "skip",
+        **common: "Unpack[Common]",
     ) -> None:
-        super().__init__(
-            base,
-            model,
-            policy=Periodic(k),
-            between=Reuse(alpha),
-            rho=rho,
-            normalize=normalize,
-            nonfinite=nonfinite,
-        )
+        super().__init__(base, model, policy=Periodic(k), between=Reuse(alpha), **common)
 
 
+@register_method(
+    "ae-sam",
+    label="AE-SAM",
+    settings=(RHO, *HALF, DELTA, NORMALIZE, INITIAL_VARIANCE),
+    paper="Jiang et al. 2023",
+)
 class AESAM(SharpnessAware):
-    """AE-SAM (Algorithm 1): SAM where the loss is sharp, else the plain step.
+    """AE-SAM (Jiang et al. 2023, Algorithm 1): SAM where the loss is sharp, else the plain step.
 
-    Sharp is ``‖g‖² ≥ μ_t + c_t σ_t``; see :class:`aesam.parts.policies.Adaptive`. The
-    defaults take the second gradient on about half of the steps.
+    Sharp is ``‖g‖² ≥ μ_t + c_t σ_t``; see :class:`aesam.parts.policies.Adaptive`. The defaults take
+    the second gradient on about half of the steps.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        total_steps: optimizer steps of the whole training, ``epochs * len(loader)``; must be given.
+        lambda1: threshold factor λ1 at the end of training, at most ``lambda2``.
+        lambda2: threshold factor λ2 at its start.
+        delta: forgetting rate δ of the running mean μ and variance σ², between 0 and 1.
+        initial_variance: σ² before the first step, above 0; lower it where ‖g‖² is tiny.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
+        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AESAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).policy.lambda1
@@ -118,25 +276,36 @@ class AESAM(SharpnessAware):
         lambda2: float = 1.0,
         delta: float = 0.9,
         initial_variance: float = math.exp(-10),
-        rho: float = 0.05,
-        normalize: bool = True,
-        nonfinite: str = "skip",
+        **common: "Unpack[Common]",
     ) -> None:
-        super().__init__(
-            base,
-            model,
-            policy=Adaptive(lambda1, lambda2, delta, total_steps, initial_variance),
-            rho=rho,
-            normalize=normalize,
-            nonfinite=nonfinite,
-        )
+        policy = Adaptive(lambda1, lambda2, delta, total_steps, initial_variance)
+        super().__init__(base, model, policy=policy, **common)
 
 
+@register_method(
+    "ae-looksam",
+    label="AE-LookSAM",
+    settings=(RHO, ALPHA, *FIFTH, DELTA, NORMALIZE, INITIAL_VARIANCE),
+    paper="Jiang et al. 2023",
+)
 class AELookSAM(SharpnessAware):
-    """AE-LookSAM (Algorithm 1): SAM where the loss is sharp, its direction reused elsewhere.
+    """AE-LookSAM (Jiang et al. 2023): SAM where the loss is sharp, its direction reused elsewhere.
 
     The defaults take the second gradient on about a fifth of the steps; under label noise the
     paper uses ``lambda1=-1, lambda2=1``.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        total_steps: optimizer steps of the whole training, ``epochs * len(loader)``; must be given.
+        lambda1: threshold factor λ1 at the end of training, at most ``lambda2``.
+        lambda2: threshold factor λ2 at its start.
+        delta: forgetting rate δ of the running mean μ and variance σ², between 0 and 1.
+        initial_variance: σ² before the first step, above 0; lower it where ‖g‖² is tiny.
+        alpha: weight α of the reused direction, any finite number.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
+        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AELookSAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).parts.between
@@ -154,51 +323,69 @@ class AELookSAM(SharpnessAware):
         delta: float = 0.9,
         initial_variance: float = math.exp(-10),
         alpha: float = 0.5,
-        rho: float = 0.05,
-        normalize: bool = True,
-        nonfinite: str = "skip",
+        **common: "Unpack[Common]",
     ) -> None:
-        super().__init__(
-            base,
-            model,
-            policy=Adaptive(lambda1, lambda2, delta, total_steps, initial_variance),
-            between=Reuse(alpha),
-            rho=rho,
-            normalize=normalize,
-            nonfinite=nonfinite,
-        )
+        policy = Adaptive(lambda1, lambda2, delta, total_steps, initial_variance)
+        super().__init__(base, model, policy=policy, between=Reuse(alpha), **common)
 
 
-class ESAM(SharpnessAware):
-    """ESAM (Du et al. 2022): SAM's ascent on random tensors, its gradient on selected rows.
+# Controls: what the paper's methods should be set against ------------------------------------
 
-    Each tensor takes part in ``ε`` with probability ``β``; the second gradient is of the
-    ``γ b`` rows whose loss rose most. ``step`` takes a function of per-sample losses.
 
-    >>> w = torch.nn.Parameter(torch.ones(2))
-    >>> ESAM(torch.optim.SGD([w], lr=0.1), beta=0.6, gamma=0.5).parts.samples
-    LargestRise(gamma=0.5)
-    """
+def matched(
+    base: torch.optim.Optimizer,
+    model: nn.Module | None = None,
+    *,
+    total_steps: int | None = None,
+    seed: int = 0,
+    lambda1: float = -1.0,
+    lambda2: float = 1.0,
+    alpha: float | None = None,
+    **common: "Unpack[Common]",
+) -> SharpnessAware:
+    """A coin with the adaptive schedule's expected rate at every time, blind to the loss."""
+    policy = MatchedRate(lambda1, lambda2, total_steps=total_steps, seed=seed)
+    return SharpnessAware(base, model, policy=policy, between=_between(alpha), **common)
 
-    def __init__(
-        self,
-        base: torch.optim.Optimizer,
-        model: nn.Module | None = None,
-        *,
-        beta: float = 0.6,
-        gamma: float = 0.5,
-        seed: int = 0,
-        rho: float = 0.05,
-        normalize: bool = True,
-        nonfinite: str = "skip",
-    ) -> None:
-        super().__init__(
-            base,
-            model,
-            policy=Always(),
-            ascent=RandomSubset(beta, seed),
-            samples=LargestRise(gamma),
-            rho=rho,
-            normalize=normalize,
-            nonfinite=nonfinite,
-        )
+
+def inverted(
+    base: torch.optim.Optimizer,
+    model: nn.Module | None = None,
+    *,
+    total_steps: int | None = None,
+    lambda1: float = -1.0,
+    lambda2: float = 1.0,
+    delta: float = 0.9,
+    alpha: float | None = None,
+    **common: "Unpack[Common]",
+) -> SharpnessAware:
+    """The adaptive policy upside down: the second gradient where the loss is flattest, as often."""
+    policy = Inverted(lambda1, lambda2, delta, total_steps)
+    return SharpnessAware(base, model, policy=policy, between=_between(alpha), **common)
+
+
+def late(
+    base: torch.optim.Optimizer,
+    model: nn.Module | None = None,
+    *,
+    total_steps: int | None = None,
+    after: float = 0.75,
+    **common: "Unpack[Common]",
+) -> SharpnessAware:
+    """No second gradient at first, then one on every step until the end."""
+    return SharpnessAware(base, model, policy=Late(after, total_steps), **common)
+
+
+def _between(alpha: float | None) -> Between:
+    return Plain() if alpha is None else Reuse(alpha)
+
+
+register_method("matched-sam", label="matched coin", settings=(RHO, *HALF, NORMALIZE))(matched)
+register_method("inverted-sam", label="inverted", settings=(RHO, *HALF, DELTA, NORMALIZE))(inverted)
+register_method(
+    "matched-looksam", label="matched coin, reuse", settings=(RHO, ALPHA, *FIFTH, NORMALIZE)
+)(matched)
+register_method(
+    "inverted-looksam", label="inverted, reuse", settings=(RHO, ALPHA, *FIFTH, DELTA, NORMALIZE)
+)(inverted)
+register_method("late-sam", label="SAM at the end", settings=(RHO, AFTER, NORMALIZE))(late)

@@ -1,0 +1,241 @@
+"""Methods by name: one record for each, and what is made of it.
+
+Everything that lists, makes, searches or explains a method reads its record, here and in the lab.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from aesam.optimizer import SharpnessAware
+
+MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a method.
+
+    Args:
+        name: the keyword that the method takes.
+        default: its default, which also says its type.
+        help: what it does, in half a line.
+        symbol: the paper's letter for it.
+        allowed: its range in words.
+        grid: the values that a search tries, in rising order; none if it is not searched.
+        implied: whether a run of the lab names it only where it differs from its default. True for
+            settings that came after runs were published, so that those stay the same runs.
+
+    >>> Setting("rho", 0.05, "radius of the ascent", symbol="ρ").but(0.5).default
+    0.5
+    """
+
+    name: str
+    default: bool | int | float
+    help: str
+    symbol: str = ""
+    allowed: str = ""
+    grid: tuple[float, ...] = ()
+    implied: bool = False
+
+    def but(self, default: bool | int | float) -> "Setting":
+        """The same setting with another default."""
+        return replace(self, default=default)
+
+
+@dataclass(frozen=True)
+class MethodRecord:
+    """What is known of a method.
+
+    Args:
+        name: what commands and :func:`create` call it, in small letters.
+        label: what readers call it.
+        make: its class, or a function of ``(base, model, **settings)``.
+        settings: its settings with their defaults, those to search first.
+        paper: where it is from; empty for a control that is of no paper.
+
+    >>> method_record("looksam").defaults["k"]
+    5
+    """
+
+    name: str
+    label: str
+    make: Callable[..., SharpnessAware]
+    settings: tuple[Setting, ...]
+    paper: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its documentation."""
+        return (inspect.getdoc(self.make) or self.label).partition("\n")[0]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Its settings' defaults by name."""
+        return {setting.name: setting.default for setting in self.settings}
+
+    @property
+    def needs_total_steps(self) -> bool:
+        """Whether it must know the number of optimizer steps of the whole training."""
+        return "total_steps" in inspect.signature(self.make).parameters
+
+    @property
+    def needs_seed(self) -> bool:
+        """Whether it draws random numbers of its own."""
+        return "seed" in inspect.signature(self.make).parameters
+
+
+_RECORDS: dict[str, MethodRecord] = {}
+
+
+def register_method(
+    name: str, *, label: str, settings: Iterable[Setting], paper: str = ""
+) -> Callable[[MethodClass], MethodClass]:
+    """Make a class known by a name, to :func:`create` and to every command of the lab.
+
+    Args:
+        name: small letters, digits and hyphens; each name is used once.
+        label: what readers call it.
+        settings: those of its keywords that are settings; others, such as ``total_steps``,
+            ``seed`` and ``nonfinite``, are no settings.
+        paper: where it is from.
+
+    >>> from aesam import SAM
+    >>> @register_method("tiny-sam", label="Tiny SAM", settings=[Setting("rho", 0.01, "radius")])
+    ... class TinySAM(SAM):
+    ...     def __init__(self, base, model=None, *, rho=0.01, **common):
+    ...         super().__init__(base, model, rho=rho, **common)
+    >>> list_methods("tiny*")
+    ['tiny-sam']
+    >>> forget_method("tiny-sam")
+    """
+    if name in _RECORDS:
+        raise ValueError(f"a method {name!r} is registered already: choose another name")
+    if name != name.lower() or not name.replace("-", "").isalnum():
+        raise ValueError(f"name must be small letters, digits and hyphens, got {name!r}")
+
+    def register(make: MethodClass) -> MethodClass:
+        _RECORDS[name] = MethodRecord(name, label, make, tuple(settings), paper)
+        return make
+
+    return register
+
+
+def forget_method(name: str) -> None:
+    """Take a registration back; unknown names are refused."""
+    del _RECORDS[method_record(name).name]
+
+
+def list_methods(pattern: str = "*") -> list[str]:
+    """The names of all methods that match, in the order in which they were registered.
+
+    Args:
+        pattern: ``*`` stands for anything, ``?`` for one letter.
+
+    >>> list_methods("*look*")
+    ['looksam', 'ae-looksam', 'matched-looksam', 'inverted-looksam']
+    """
+    return [name for name in _RECORDS if fnmatchcase(name, pattern)]
+
+
+def method_record(name: str) -> MethodRecord:
+    """The record of a method; an unknown name is refused with the near ones.
+
+    >>> method_record("ae-sam").label
+    'AE-SAM'
+    """
+    if name not in _RECORDS:
+        raise ValueError(f"unknown method {name!r}: {did_you_mean(name, _RECORDS)}")
+    return _RECORDS[name]
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The rest of a sentence about a name that is none of ``known``: the near ones first.
+
+    >>> did_you_mean("ae-sma", ["erm", "sam", "ae-sam"])
+    'did you mean ae-sam? Known are erm, sam, ae-sam'
+    """
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{guess}Known are {', '.join(names)}"
+
+
+def create(
+    name: str,
+    model: nn.Module,
+    *,
+    optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimizer = "sgd",
+    **settings: Any,
+) -> SharpnessAware:
+    """A method by its name around an optimizer by its name, over all parameters of a model.
+
+    Args:
+        name: one of :func:`list_methods`.
+        model: what is trained; its buffers are guarded in the second pass.
+        optimizer: a name of ``torch.optim`` in any case (``"sgd"``, ``"adamw"``), a class, or an
+            optimizer that was made already.
+        settings: settings of the method (``rho``, ``total_steps``, ``seed``, ``nonfinite``, …) and
+            arguments of the optimizer (``lr``, ``weight_decay``, …). Any other is refused.
+
+    >>> model = nn.Linear(2, 1)
+    >>> opt = create("ae-sam", model, optimizer="adamw", lr=1e-3, rho=0.1, total_steps=100)
+    >>> type(opt).__name__, type(opt.base).__name__, opt.param_groups[0]["rho"]
+    ('AESAM', 'AdamW', 0.1)
+    """
+    record = method_record(name)
+    if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    own = {*record.defaults, "nonfinite"}
+    own |= {"total_steps"} if record.needs_total_steps else set()
+    own |= {"seed"} if record.needs_seed else set()
+    if isinstance(optimizer, torch.optim.Optimizer):
+        base = optimizer
+        _refuse_foreign(record, type(base).__name__, settings, own, set())
+    else:
+        kind = _optimizer_class(optimizer)
+        theirs = set(inspect.signature(kind).parameters) - {"params"}
+        _refuse_foreign(record, kind.__name__, settings, own, theirs)
+        base = kind(model.parameters(), **{k: v for k, v in settings.items() if k in theirs})
+    given = {k: v for k, v in settings.items() if k in own}
+    return record.make(base, model, **{**record.defaults, **given})
+
+
+def _optimizer_class(optimizer: str | type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    if not isinstance(optimizer, str):
+        return optimizer
+    known = {
+        kind.__name__.lower(): kind
+        for kind in vars(torch.optim).values()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
+    del known["optimizer"]
+    if optimizer.lower() not in known:
+        near = did_you_mean(optimizer.lower(), known)
+        raise ValueError(f"unknown optimizer {optimizer!r} of torch.optim: {near}")
+    return known[optimizer.lower()]
+
+
+def _refuse_foreign(
+    record: MethodRecord,
+    optimizer: str,
+    settings: dict[str, Any],
+    own: set[str],
+    theirs: set[str],
+) -> None:
+    for name in settings:
+        if name in own and name in theirs:
+            raise ValueError(
+                f"{name} is a setting of {record.name} and an argument of {optimizer}: make the "
+                "optimizer yourself and pass it as optimizer="
+            )
+        if name not in own | theirs:
+            takes = f"takes no {name}" if theirs else "is made already"
+            near = did_you_mean(name, sorted(own) + sorted(theirs - own))
+            raise ValueError(f"{record.name} has no setting {name} and {optimizer} {takes}: {near}")

@@ -1,0 +1,162 @@
+"""Methods by name: made, listed and refused from their records."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+import aesam
+from aesam import Setting, SharpnessAware
+from aesam.registry import forget_method
+
+NAMES = aesam.list_methods()
+
+
+def model():
+    return nn.Linear(3, 2)
+
+
+def needed(record):
+    return {"total_steps": 10} if record.needs_total_steps else {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_is_made_by_its_name_with_its_defaults(name):
+    record = aesam.method_record(name)
+    opt = aesam.create(name, model(), optimizer="adamw", lr=1e-3, **needed(record))
+    assert isinstance(opt, SharpnessAware)
+    assert isinstance(opt.base, torch.optim.AdamW)
+    assert opt.param_groups[0]["lr"] == 1e-3
+    settings = {k: v for part in opt.parts.by_name.values() for k, v in part.settings().items()}
+    settings |= {"rho": opt.param_groups[0]["rho"], "normalize": opt.normalize}
+    assert {k: settings[k] for k in record.defaults} == record.defaults
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_has_the_defaults_of_its_record(name):
+    record = aesam.method_record(name)
+    if inspect.isclass(record.make):
+        common = inspect.signature(SharpnessAware).parameters
+        own = {**common, **inspect.signature(record.make).parameters}
+        for setting in record.settings:
+            assert own[setting.name].default == setting.default, setting.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_is_explained(name):
+    record = aesam.method_record(name)
+    assert record.label
+    assert record.summary
+    assert all(s.help and s.allowed and list(s.grid) == sorted(s.grid) for s in record.settings)
+
+
+def test_settings_reach_the_method_and_arguments_the_optimizer():
+    opt = aesam.create(
+        "ae-sam", model(), optimizer="SGD", lr=0.2, momentum=0.8, rho=0.1, total_steps=7, delta=0.5
+    )
+    assert (opt.param_groups[0]["momentum"], opt.param_groups[0]["rho"]) == (0.8, 0.1)
+    assert (opt.policy.total_steps, opt.policy.delta) == (7, 0.5)
+    assert aesam.create("ss-sam", model(), seed=4).policy.seed == 4
+    assert aesam.create("sam", model(), nonfinite="raise").nonfinite == "raise"
+
+
+def test_an_optimizer_may_be_a_class_or_made_already():
+    net = model()
+    made = torch.optim.Adam(net.parameters(), lr=0.3)
+    assert aesam.create("sam", net, optimizer=made).base is made
+    assert isinstance(aesam.create("sam", net, optimizer=torch.optim.Adam).base, torch.optim.Adam)
+    with pytest.raises(ValueError, match="sam has no setting lr and Adam is made already"):
+        aesam.create("sam", net, optimizer=made, lr=0.1)
+
+
+def test_what_create_makes_trains_as_the_class_does():
+    ends = []
+    for make in (
+        lambda m: aesam.create("looksam", m, lr=0.1, k=2, alpha=0.3),
+        lambda m: aesam.LookSAM(torch.optim.SGD(m.parameters(), lr=0.1), m, k=2, alpha=0.3),
+    ):
+        torch.manual_seed(0)
+        net = model()
+        x = torch.randn(8, 3)
+        opt = make(net)
+
+        def closure(net=net, opt=opt, x=x):
+            opt.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(5):
+            opt.step(closure)
+        ends.append(net.weight.detach().clone())
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "error"),
+    [
+        (("ae-sma",), {}, r"unknown method 'ae-sma': did you mean ae-sam"),
+        (
+            ("sam",),
+            {"rhoo": 0.1},
+            r"sam has no setting rhoo and SGD takes no rhoo: did you mean rho",
+        ),
+        (("sam",), {"k": 2}, r"sam has no setting k and SGD takes no k"),
+        (("sam",), {"total_steps": 2}, r"sam has no setting total_steps"),
+        (
+            ("sam",),
+            {"optimizer": "adamv"},
+            r"unknown optimizer 'adamv' of torch\.optim: did you mean",
+        ),
+        (
+            ("looksam",),
+            {"optimizer": "rmsprop", "alpha": 0.5},
+            r"alpha is a setting of looksam and an",
+        ),
+    ],
+)
+def test_what_is_unknown_or_unclear_is_refused_with_the_near_ones(words, settings, error):
+    with pytest.raises(ValueError, match=error):
+        aesam.create(*words, model(), **settings)
+
+
+def test_a_method_that_must_know_its_length_says_so():
+    with pytest.raises(TypeError, match="total_steps must be given"):
+        aesam.create("ae-sam", model())
+    assert [n for n in NAMES if aesam.method_record(n).needs_total_steps] == [
+        "ae-sam", "ae-looksam", "matched-sam", "inverted-sam", "matched-looksam",
+        "inverted-looksam", "late-sam",
+    ]  # fmt: skip
+    assert [n for n in NAMES if aesam.method_record(n).needs_seed] == [
+        "esam", "ss-sam", "matched-sam", "matched-looksam",
+    ]  # fmt: skip
+
+
+def test_only_a_model_is_a_model():
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got generator"):
+        aesam.create("sam", model().parameters())
+
+
+def test_methods_are_listed_by_pattern():
+    assert aesam.list_methods("ae-*") == ["ae-sam", "ae-looksam"]
+    assert aesam.list_methods("?am") == ["sam"]
+    assert aesam.list_methods("nothing*") == []
+
+
+def test_a_method_from_outside_is_created_and_listed():
+    @aesam.register_method(
+        "wide-sam", label="Wide SAM", settings=[Setting("rho", 2.0, "radius", allowed="≥ 0")]
+    )
+    class WideSAM(aesam.SAM):
+        """SAM with a large radius."""
+
+    try:
+        assert "wide-sam" in aesam.list_methods()
+        assert aesam.create("wide-sam", model()).param_groups[0]["rho"] == 2.0
+        with pytest.raises(ValueError, match="registered already"):
+            aesam.register_method("wide-sam", label="", settings=[])
+    finally:
+        forget_method("wide-sam")
+    with pytest.raises(ValueError, match="small letters, digits and hyphens, got 'Wide SAM'"):
+        aesam.register_method("Wide SAM", label="", settings=[])
