@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from problems import BASES, METHODS, Problem, mlp, same, weights
+from support.problems import BASES, METHODS, Problem, mlp, same, weights
 
 import aesam
 

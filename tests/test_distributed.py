@@ -7,7 +7,7 @@ import socket
 import pytest
 import torch
 import torch.multiprocessing as mp
-from problems import METHODS, AboveAverageLoss, Problem, mlp, weights
+from support.problems import METHODS, AboveAverageLoss, Problem, mlp, weights
 from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
+from support.problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
 
 import aesam
 from aesam.parts.part import Memory

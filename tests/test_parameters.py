@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import BASES, METHODS, Problem, mlp, same, weights
+from support.problems import BASES, METHODS, Problem, mlp, same, weights
 from torch import nn
 
 import aesam

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from problems import BASES, METHODS, Problem, mlp, same, weights
+from support.problems import BASES, METHODS, Problem, mlp, same, weights
 from torch import nn
 from torch.nn import functional as F
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from problems import BASES, METHODS, Problem, mlp, same, weights
+from support.problems import BASES, METHODS, Problem, mlp, same, weights
 from torch import nn
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,

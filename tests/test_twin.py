@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-import twin
-from problems import BASES, METHODS, TOTAL_STEPS, Problem, mlp
+from support import twin
+from support.problems import BASES, METHODS, TOTAL_STEPS, Problem, mlp
 
 OPTIONS = {
     "erm": {},

@@ -7,7 +7,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from problems import BASES, METHODS, Problem, mlp, same, weights
+from support.problems import BASES, METHODS, Problem, mlp, same, weights
 from torch.utils.data import DataLoader, TensorDataset
 
 import aesam

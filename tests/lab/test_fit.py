@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lab.commands import aesam
+from support.commands import aesam
 
 from aesam.lab import data, fit, models, recipes
 from aesam.lab.config import Method, Model, Run, Training

@@ -8,8 +8,8 @@ from dataclasses import replace
 import psutil
 import pytest
 from distributed import Client, LocalCluster
-from lab.commands import SMALL, aesam
-from lab.test_real_formats import write_cifar10
+from lab.data.test_real_formats import write_cifar10
+from support.commands import SMALL, aesam
 
 from aesam.lab import grid, recipes
 from aesam.lab.config import Method, Model, Run

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab.commands import SMALL, aesam, start
+from support.commands import SMALL, aesam, start
 
 from aesam.lab import locks
 from aesam.lab.errors import UsageError

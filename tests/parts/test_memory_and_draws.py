@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from problems import Problem, mlp, same, weights
+from support.problems import Problem, mlp, same, weights
 
 import aesam
 from aesam import Between, Combine, Memory, Samples

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from problems import AboveAverageLoss, Problem, mlp, same, weights
+from support.problems import AboveAverageLoss, Problem, mlp, same, weights
 
 import aesam
 from aesam import Decision, Policy

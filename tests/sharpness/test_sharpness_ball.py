@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from sharpness.examples import ONE_BATCH, Point, data, loss_at, mlp, quadratic, symmetric, weights
+from support.sharpness_examples import (
+    ONE_BATCH,
+    Point,
+    data,
+    loss_at,
+    mlp,
+    quadratic,
+    symmetric,
+    weights,
+)
 from torch.nn.functional import mse_loss
 
 from aesam import sharpness

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sharpness.examples import batch_normed, data, gradient_at, mlp, weights
+from support.sharpness_examples import batch_normed, data, gradient_at, mlp, weights
 from torch.nn.functional import mse_loss
 
 from aesam import sharpness

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 import torch
-from sharpness.examples import (
+from support.sharpness_examples import (
     ONE_BATCH,
     Point,
     batch_normed,

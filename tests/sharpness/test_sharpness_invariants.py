@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from sharpness.examples import MEASURES, data, mlp, stochastic
+from support.sharpness_examples import MEASURES, data, mlp, stochastic
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset

@@ -8,7 +8,7 @@ import matplotlib
 import pytest
 from matplotlib import pyplot
 from matplotlib.figure import Figure
-from sharpness.examples import MEASURES, data, mlp
+from support.sharpness_examples import MEASURES, data, mlp
 from torch.nn.functional import mse_loss
 
 from aesam import sharpness

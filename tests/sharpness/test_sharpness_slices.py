@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sharpness.examples import Point, batch_normed, data, loss_at, mlp, weights
+from support.sharpness_examples import Point, batch_normed, data, loss_at, mlp, weights
 from torch import nn
 from torch.nn.functional import mse_loss
 

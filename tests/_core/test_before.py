@@ -1,0 +1,60 @@
+"""What was saved by an earlier version is still read: state dicts, a stopped run, published runs.
+
+The files in ``before`` were written by version 0.1.0 as it was before its modules were moved.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from support.problems import Problem, mlp, weights
+
+from aesam.lab import method_records
+from aesam.lab.config import Method, config_hash, from_dict
+from aesam.lab.folders import RunFolder, folder_of
+from aesam.lab.training.trainer import train
+
+ROOT = Path(__file__).parents[2]
+BEFORE = Path(__file__).parent / "before"
+SAVED = torch.load(BEFORE / "optimizers.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_state_dict_of_before_is_gone_on_with(name):
+    saved, model = SAVED[name], mlp()
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    given = {"k": 3} if name == "looksam" else {}
+    filled = method_records.fill(Method(name, **given))
+    opt = method_records.make(filled, base, model, total_steps=20, seed=7)
+    model.load_state_dict(saved["model"])
+    opt.load_state_dict(saved["optimizer"])
+    Problem(model).train(opt, 9, start=11)
+    torch.testing.assert_close(weights(model), saved["after"], rtol=1e-9, atol=1e-12)
+    assert opt.sam_fraction == saved["sam_fraction"]
+
+
+def test_a_run_that_was_stopped_before_goes_on(tmp_path):
+    shutil.copytree(BEFORE / "run", tmp_path / "run")
+    run = from_dict(json.loads((BEFORE / "run/config.json").read_text()))
+    train(run, tmp_path / "run", resume=True)
+    ended, expected = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (tmp_path / "run/metrics.jsonl", BEFORE / "run_metrics.jsonl")
+    )
+    assert [line["percent_sam"] for line in ended] == [line["percent_sam"] for line in expected]
+    for ours, theirs in zip(ended, expected, strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-3)
+        assert ours["trace"]["used_sam"] == theirs["trace"]["used_sam"]
+
+
+def test_published_runs_are_still_read_as_finished():
+    published = [path.parent for path in (ROOT / "results/runs").rglob("summary.json")]
+    assert len(published) == 78
+    for folder in published:
+        run = from_dict(json.loads((folder / "config.json").read_text()))
+        summary = json.loads((folder / "summary.json").read_text())
+        assert config_hash(run) == summary["config_hash"]
+        assert folder_of(run, ROOT / "results/runs") == folder
+        assert RunFolder(folder).is_finished(run)

@@ -1,0 +1,127 @@
+"""Memory and host synchronisations, counted, not timed."""
+
+from collections import Counter
+
+import pytest
+import torch
+from support.problems import BASES, METHODS, Problem, mlp
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from aesam._core import tensors
+
+SIZE = 1 << 18
+COPIES = {"sam": 1.0, "ss-sam": 1.0, "ae-sam": 1.0, "esam": 1.0, "looksam": 3.0, "ae-looksam": 3.0}
+
+
+def peak_bytes(step):
+    """The highest sum of allocations less deallocations while ``step`` runs."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step()
+    events = recorded.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    level = peak = 0
+    for _, change in changes:
+        level += change
+        peak = max(peak, level)
+    return peak
+
+
+def backward(params):
+    for p in params:
+        p.grad = torch.rand_like(p)
+
+
+def steps_of(opt, params):
+    """Three steps, each with a second gradient wherever the method takes one."""
+
+    def run():
+        for _ in range(3):
+            backward(params)
+            if opt.needs_second_pass(losses=torch.ones(2)):
+                with opt.perturbed():
+                    backward(params)
+            opt.step()
+            opt.zero_grad()
+
+    return run
+
+
+def base_steps(base, params):
+    def run():
+        for _ in range(3):
+            backward(params)
+            base.step()
+            base.zero_grad()
+
+    return run
+
+
+@pytest.mark.parametrize("method", COPIES)
+def test_extra_peak_memory_is_within_its_number_of_copies(method):
+    def params():
+        torch.manual_seed(0)
+        return [nn.Parameter(torch.randn(SIZE // 4)) for _ in range(4)]
+
+    plain = params()
+    base = peak_bytes(base_steps(torch.optim.SGD(plain, lr=0.1, momentum=0.9), plain))
+    own = params()
+    always = {"k": 1} if method == "looksam" else {}
+    if method.startswith("ae"):
+        always = {"lambda1": -9.0, "lambda2": -9.0}
+    opt = METHODS[method](torch.optim.SGD(own, lr=0.1, momentum=0.9), **always)
+    extra = (peak_bytes(steps_of(opt, own)) - base) / (4 * SIZE)
+    assert opt.state_dict()["aesam"]["counts"]["sam"] > 0
+    assert COPIES[method] - 0.5 < extra <= COPIES[method] + 0.01
+
+
+class HostReads(TorchDispatchMode):
+    """Counts every operation that makes the host wait for a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["erm", "sam", "looksam", "ae-sam", "ae-looksam"])
+def test_one_host_synchronisation_a_step_and_one_more_with_a_second_gradient(method, monkeypatch):
+    model = mlp()
+    problem = Problem(model)
+    opt = METHODS[method](torch.optim.SGD(model.parameters(), lr=0.1), model)
+    transfers, to_host, seen = [], tensors.to_host, Counter()
+    monkeypatch.setattr(tensors, "to_host", lambda v: transfers.append(1) or to_host(v))
+    for t in range(40):
+        problem.losses(t).mean().backward()
+        transfers.clear()
+        with HostReads() as other:
+            needed = opt.needs_second_pass()
+        if needed:
+            with opt.perturbed():
+                problem.losses(t).mean().backward()
+                inside = HostReads()
+                inside.__enter__()
+            inside.__exit__(None, None, None)
+            other.count += inside.count
+        with HostReads() as at_step:
+            opt.step()
+        opt.zero_grad()
+        assert other.count + at_step.count == 0
+        assert len(transfers) == 1 + needed
+        seen[needed] += 1
+    assert set(seen) == {"erm": {False}, "sam": {True}}.get(method, {True, False})
+
+
+def test_buffers_are_used_again_from_step_to_step():
+    model = mlp()
+    problem = Problem(model)
+    opt = METHODS["sam"](BASES["sgd"](model.parameters()), model)
+    problem.train(opt, 2)
+    free = opt._ledger.workspace._free
+    kept = {id(b) for held in free.values() for b in held}
+    problem.train(opt, 3, start=2)
+    assert {id(b) for held in free.values() for b in held} == kept

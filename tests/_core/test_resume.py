@@ -1,0 +1,232 @@
+"""Stopping and going on is not stopping, to the bit; and what cannot be gone on from is refused."""
+
+import copy
+import io
+
+import pytest
+import torch
+from support.problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
+
+import aesam
+
+
+def new(method, base, seed=0):
+    model = stochastic_net(seed)
+    return model, Problem(model), METHODS[method](BASES[base](model.parameters()), model)
+
+
+def through_a_file(saved):
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("base", ["sgd", "adamw"])
+@pytest.mark.parametrize("method", METHODS)
+def test_resuming_at_any_step_is_not_stopping_to_the_bit(method, base):
+    steps = 12
+    model, problem, opt = new(method, base)
+    torch.manual_seed(9)
+    saved = []
+    for t in range(steps):
+        whole = {"model": model.state_dict(), "opt": opt.state_dict(), "rng": torch.get_rng_state()}
+        saved.append(through_a_file(whole))
+        problem.step(opt, t)
+    for stopped, checkpoint in enumerate(saved):
+        other_model, other_problem, other = new(method, base, seed=99)
+        other_model.load_state_dict(checkpoint["model"])
+        other.load_state_dict(checkpoint["opt"])
+        torch.set_rng_state(checkpoint["rng"])
+        other_problem.train(other, steps - stopped, start=stopped)
+        assert same(weights(model), weights(other_model)), f"stopped at {stopped}"
+        assert same(list(model.buffers()), list(other_model.buffers()))
+        assert other.last_step == opt.last_step or stopped == steps
+        assert other.sam_fraction == opt.sam_fraction
+
+
+def test_a_state_dict_is_not_changed_by_training_on():
+    model, problem, opt = new("looksam", "sgd")
+    problem.train(opt, 4)
+    kept = opt.state_dict()["aesam"]
+    copied = copy.deepcopy(kept)
+    problem.train(opt, 4, start=4)
+    assert repr(kept) == repr(copied)
+
+
+def test_layout_of_the_state_dict():
+    model, problem, opt = new("ae-looksam", "adamw")
+    problem.train(opt, 40)
+    saved = opt.state_dict()
+    base = opt.base.state_dict()
+    assert set(saved) == {"state", "param_groups", "aesam"}
+    assert saved["param_groups"] == base["param_groups"]
+    assert saved["state"].keys() == base["state"].keys()
+    assert set(saved["aesam"]) == {
+        "version", "method", "step", "policy", "between", "ascent", "generators", "counts",
+    }  # fmt: skip
+    assert saved["aesam"]["step"] == 40
+    assert saved["aesam"]["counts"] == {"sam": round(40 * opt.sam_fraction), "skipped": 0}
+    assert set(saved["aesam"]["between"]["tensors"]) == set(saved["state"])
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+def damaged(saved, path, value):
+    other = copy.deepcopy(saved)
+    *parents, last = path
+    inner = other
+    for key in parents:
+        inner = inner[key]
+    if value is KeyError:
+        del inner[last]
+    else:
+        inner[last] = value
+    return other
+
+
+NAN = float("nan")
+DAMAGES = {
+    "no version": (("aesam", "version"), KeyError),
+    "another version": (("aesam", "version"), 99),
+    "another method": (("aesam", "method"), "Always/AlongGradient/WholeBatch/Plain/Replace"),
+    "unknown key": (("aesam", "surprise"), 1),
+    "unknown key outside": (("surprise",), 1),
+    "no state": (("state",), KeyError),
+    "no groups": (("param_groups",), KeyError),
+    "no aesam": (("aesam",), "text"),
+    "groups are no list": (("param_groups",), {}),
+    "a group too many": (("param_groups",), [{}, {}]),
+    "a group without lr": (("param_groups", 0, "lr"), KeyError),
+    "a group without rho": (("param_groups", 0, "rho"), KeyError),
+    "a group with fewer parameters": (("param_groups", 0, "params"), [0]),
+    "momentum of another shape": (("state", 0, "momentum_buffer"), torch.zeros(7)),
+    "state of a parameter that is not there": (("state", 999), {}),
+    "negative step": (("aesam", "step"), -1),
+    "step is no number": (("aesam", "step"), "3"),
+    "more SAM steps than steps": (("aesam", "counts", "sam"), 10**6),
+    "no counts": (("aesam", "counts"), {}),
+    "policy without its mean": (("aesam", "policy", "state", "mean"), KeyError),
+    "policy mean is NaN": (("aesam", "policy", "state", "mean"), NAN),
+    "policy is no dict": (("aesam", "policy"), [1]),
+    "unknown policy state": (("aesam", "policy", "state", "median"), 1.0),
+    "direction of another shape": (("aesam", "between", "tensors", 0), torch.zeros(3)),
+    "direction is NaN": (("aesam", "between", "tensors", 0), torch.full((16, 3), NAN)),
+    "direction of no parameter": (("aesam", "between", "tensors", 77), torch.zeros(2)),
+    "direction is no tensor": (("aesam", "between", "tensors", 0), "x"),
+    "direction without its norm": (("aesam", "between", "values"), {}),
+    "norm is infinite": (("aesam", "between", "values", "norm"), float("inf")),
+    "generator of another axis": (("aesam", "generators", "policy"), torch.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_dict_is_refused_and_changes_nothing(damage):
+    model, problem, opt = new("ae-looksam", "sgd")
+    problem.train(opt, 40)
+    assert opt.state_dict()["aesam"]["between"]["tensors"]
+    good = copy.deepcopy(opt.state_dict())
+    _, other_problem, other = new("ae-looksam", "sgd")
+    other_problem.train(other, 3)
+    before, state, groups = copy.deepcopy(other.state_dict()), other.state, other.param_groups
+    path, value = DAMAGES[damage]
+    with pytest.raises((ValueError, TypeError, KeyError)) as refused:
+        other.load_state_dict(damaged(good, path, value))
+    assert len(str(refused.value)) > 20
+    assert repr(other.state_dict()) == repr(before)
+    assert other.state is state
+    assert other.param_groups is groups
+    other.load_state_dict(good)
+    assert repr(other.state_dict()) == repr(good)
+
+
+def test_a_base_optimizer_s_dict_is_refused_with_a_hint():
+    _, problem, opt = new("sam", "sgd")
+    problem.train(opt, 2)
+    with pytest.raises(ValueError, match=r"opt\.base\.load_state_dict"):
+        opt.load_state_dict(opt.base.state_dict())
+    opt.base.load_state_dict(opt.base.state_dict())
+    problem.train(opt, 2)
+    assert opt.param_groups[0]["rho"] == 0.05
+
+
+def test_a_plain_torch_checkpoint_loaded_into_the_base_keeps_the_radius():
+    model = mlp()
+    plain = BASES["sgd"](model.parameters())
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), rho=0.3)
+    opt.base.load_state_dict(plain.state_dict())
+    assert opt.param_groups[0]["rho"] == 0.3
+    opt.load_state_dict(opt.state_dict())
+    next(model.parameters()).grad = torch.ones(4, 3).double()
+    before = weights(model)[0]
+    assert opt.needs_second_pass()
+    with opt.perturbed():
+        moved = next(model.parameters()).detach() - before
+    assert moved.norm().item() == pytest.approx(0.3)
+
+
+def test_something_that_is_no_dict_is_refused():
+    _, _, opt = new("sam", "sgd")
+    with pytest.raises(TypeError, match="takes a dict, got list"):
+        opt.load_state_dict([])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_state_of_another_method_is_refused(method):
+    _, problem, opt = new(method, "sgd")
+    problem.train(opt, 2)
+    for other_method in set(METHODS) - {method}:
+        _, _, other = new(other_method, "sgd")
+        with pytest.raises(ValueError, match="of another method"):
+            other.load_state_dict(opt.state_dict())
+
+
+def test_settings_follow_the_constructor_and_a_difference_warns():
+    model, problem, opt = new("ae-looksam", "sgd")
+    problem.train(opt, 5)
+    longer = aesam.AELookSAM(
+        BASES["sgd"](model.parameters()), model, total_steps=500, alpha=0.1, normalize=False
+    )
+    with pytest.warns(UserWarning) as caught:
+        longer.load_state_dict(opt.state_dict())
+    said = " ".join(str(w.message) for w in caught)
+    assert "total_steps=120; this optimizer goes on with total_steps=500" in said
+    assert "alpha=0.5" in said
+    assert "normalize=True" in said
+    assert longer.policy.total_steps == 500
+    assert longer.state_dict()["aesam"]["step"] == 5
+
+
+def test_groups_follow_the_checkpoint_as_in_torch():
+    model, problem, opt = new("sam", "sgd")
+    opt.param_groups[0]["lr"] = 0.007
+    opt.param_groups[0]["rho"] = 0.7
+    _, _, other = new("sam", "sgd")
+    other.load_state_dict(opt.state_dict())
+    assert (other.param_groups[0]["lr"], other.param_groups[0]["rho"]) == (0.007, 0.7)
+
+
+def test_tensors_go_to_their_parameter_s_dtype_and_are_copies():
+    model, problem, opt = new("looksam", "sgd")
+    problem.train(opt, 2)
+    saved = copy.deepcopy(opt.state_dict())
+    for i, t in saved["aesam"]["between"]["tensors"].items():
+        saved["aesam"]["between"]["tensors"][i] = t.float()
+    opt.load_state_dict(saved)
+    loaded = opt.state_dict()["aesam"]["between"]["tensors"]
+    assert all(t.dtype == torch.float64 for t in loaded.values())
+    problem.train(opt, 4)
+    assert saved["aesam"]["between"]["tensors"][0].isfinite().all()
+
+
+def test_loading_forgets_a_pending_step():
+    model, problem, opt = new("sam", "sgd")
+    problem.step(opt, 0)
+    saved = copy.deepcopy(opt.state_dict())
+    problem.losses(1).mean().backward()
+    assert opt.needs_second_pass()
+    opt.load_state_dict(saved)
+    with pytest.raises(RuntimeError, match="closure"):
+        opt.step()
+    assert opt.skipped_steps == 0

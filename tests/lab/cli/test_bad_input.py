@@ -1,0 +1,88 @@
+"""What cannot be done is refused before anything is loaded, with exit code 2 and a sentence."""
+
+import pytest
+from support.commands import aesam
+
+pytestmark = pytest.mark.slow
+BAD = {
+    "unknown method": (("train", "--method", "ae-sma"), "did you mean ae-sam"),
+    "unknown data set": (("train", "--dataset", "cifar11"), "did you mean cifar10"),
+    "unknown model": (("train", "--model", "resnet19"), "did you mean resnet1"),
+    "esam with accumulation": (("train", "--method", "esam", "--accumulate", 2), "accumulate"),
+    "k below 1": (("train", "--method", "looksam", "--k", 0), "k must be"),
+    "noise of 1": (("train", "--noise", 1.0), "noise must be"),
+    "negative noise": (("train", "--noise", -0.1), "noise must be"),
+    "lambdas crossed": (("train", "--lambda1", 2, "--lambda2", 1), "lambda1 <= lambda2"),
+    "batch larger than the data": (("train", "--batch-size", 5000), "5000"),
+    "a setting of another method": (("train", "--method", "sam", "--k", 2), "sam has no setting k"),
+    "no epochs": (("train", "--epochs", 0), "epochs must be at least 1"),
+    "odd accumulation": (("train", "--accumulate", 3), "micro-batches"),
+    "unknown precision": (("train", "--precision", "fp8"), "did you mean fp16"),
+    "unknown optimizer": (("train", "--optimizer", "adam"), "did you mean adamw"),
+    "momentum for adamw": (
+        ("train", "--optimizer", "adamw", "--momentum", 0.8),
+        "adamw has no momentum to set, got --momentum 0.8",
+    ),
+    "momentum for adamw to compare": (
+        ("compare", "--optimizer", "adamw", "--momentum", 0.9),
+        "leave it out",
+    ),
+    "momentum for adamw to tune": (("tune", "--momentum", 0, "--optimizer", "adamw"), "leave it"),
+    "a value for a flag": (("train", "--augment", "True"), "Unrecognized options: True"),
+    "missing data": (("train", "--dataset", "cifar10"), "aesam data cifar10"),
+    "unknown method to compare": (("compare", "--methods", "sam", "sum"), "did you mean sam"),
+    "unknown engine": (("compare", "--engine", "spark"), "Known are local, ray, dask"),
+    "no jobs": (("compare", "--jobs", 0), "jobs must be at least 1"),
+    "noise to compare": (("compare", "--noise", 0.2, 1.5), "noise must be"),
+    "batch larger than the data to compare": (("compare", "--batch-size", 5000), "larger than"),
+    "a setting of none of the methods": (("compare", "--methods", "erm", "--k", 3), "setting k"),
+    "a report without folders": (("report",), "at least one folder"),
+    "no jobs to tune with": (("tune", "--jobs", 0, "--methods", "sam"), "jobs must be at least 1"),
+    "nothing to tune on": (("tune", "--holdout", 0), "holdout must be above 0"),
+    "a rho to tune": (("tune", "--rho", 0.1), "--rhos"),
+    "unknown tracker": (("train", "--track", "tensorbord"), "did you mean tensorboard"),
+    "tracker that is not there": (("train", "--track", "wandb"), "not installed"),
+    "seed out of range": (("train", "--seed", 10**20), "seed must be"),
+    "fp16 on a CPU": (("train", "--cpu", "--precision", "fp16"), "fp16 needs an accelerator"),
+    "too large a subset": (("compare", "--subset", 10**6), "subset"),
+    "a patch for a CNN": (("compare", "--patch", 4), "patch"),
+    "a report of nothing": (("report", "nowhere"), "nowhere"),
+    "unknown set to fetch": (("data", "mnist"), "unknown data set"),
+    "tune of nothing known": (("tune", "--methods", "sma"), "did you mean sam"),
+    "unknown flag": (("train", "--learning-rate", 1), "Unrecognized options: --learning-rate"),
+    "no number": (("train", "--epochs", "many"), "epochs"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_with_a_sentence(case, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words, hint = BAD[case]
+    code, told = aesam(*words, capsys=capsys)
+    assert code == 2
+    assert "Traceback" not in told
+    assert hint in " ".join(told.replace("│", " ").split())
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_file_in_place_of_a_folder_is_refused(command, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    code, told = aesam(command, "--out", tmp_path / "file", capsys=capsys)
+    assert code == 2
+    assert "is a file: choose a folder" in " ".join(told.split())
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune", "report", "data"])
+def test_help_teaches(command, capsys):
+    code, told = aesam(command, "--help", capsys=capsys)
+    assert code == 0
+    assert len(told) > 200
+    assert f"aesam {command}" in told
+
+
+def test_completion_for_the_shell_is_there(capsys):
+    code, told = aesam("--tyro-print-completion", "bash", capsys=capsys)
+    assert code == 0
+    assert "compare" in told

@@ -1,0 +1,264 @@
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from support.fixtures_report import write_short_run
+
+from aesam.lab.errors import UsageError
+from aesam.lab.show import compare, read_runs, rich_table, text_table
+from aesam.lab.show.grouping import by_percent_sam
+
+NUMBERS = {  # accuracy of seed 0, % SAM, gradients, seconds
+    "erm": (44.0, 0.0, 720, 5.0),
+    "sam": (63.0, 100.0, 1440, 10.0),
+    "esam": (59.0, 100.0, 1440, 9.0),
+    "ss-sam": (47.0, 50.0, 1080, 7.5),
+    "ae-sam": (48.0, 46.0, 1051, 7.4),
+    "looksam": (74.0, 20.0, 864, 6.0),
+    "ae-looksam": (83.0, 19.0, 857, 6.1),
+}
+OVER_SEEDS = {
+    "erm": (0.0, 1.0, 0.5),
+    "sam": (0.2, 0.1, 2.0),
+    "esam": (1.5, 0.0, 0.5),
+    "ss-sam": (0.0, 0.4, 1.9),
+    "ae-sam": (1.0, 0.0, 0.3),
+    "looksam": (2.0, 0.1, 1.0),
+    "ae-looksam": (0.5, 1.1, 0.0),
+}
+GOLDEN = """\
+digits · digits-cnn · 60 % label noise
+test accuracy in %, mean ± standard deviation over 3 seeds (0, 1, 2)
+
+                          test                      grads         train    p vs  p vs
+method      n         accuracy        % SAM   time  /step      accuracy     SAM  baseline
+----------------------------------------------------------------------------------------------
+ERM         3    44.50  ± 0.50    0.0 ± 0.0  1.00×   1.00  41.00 ± 3.00   0.001  –
+----------------------------------------------------------------------------------------------
+SAM         3   _63.77_ ± 1.07  100.0 ± 0.0  2.00×   2.00  60.00 ± 3.00       –  0.001 ERM
+ESAM        3    59.67  ± 0.76  100.0 ± 0.0  1.80×   2.00  56.00 ± 3.00   0.037  0.002 ERM
+----------------------------------------------------------------------------------------------
+SS-SAM      3    47.77  ± 1.00   50.0 ± 0.0  1.50×   1.50  44.00 ± 3.00  <0.001  0.031 ERM
+AE-SAM      3   _48.43_ ± 0.51   46.5 ± 0.5  1.48×   1.46  45.00 ± 3.00   0.002  0.469 SS-SAM
+----------------------------------------------------------------------------------------------
+LookSAM     3    75.03  ± 0.95   20.0 ± 0.0  1.20×   1.20  71.00 ± 3.00   0.005  <0.001 ERM
+AE-LookSAM  3  *_83.53_ ± 0.55   19.5 ± 0.5  1.22×   1.19  80.00 ± 3.00   0.002  0.008 LookSAM
+
+* best of all, _best of its group_. Rows with similar % SAM stand together. Time is a multiple
+of ERM's. p is of a two-sided paired t-test by seed, against SAM and against the method's own
+baseline (of AE-SAM: SS-SAM, of AE-LookSAM: LookSAM, of a coin or inverted: its model, else
+ERM).
+"""
+
+
+def write_methods(root, methods=tuple(NUMBERS), seeds=3, **more):
+    for method in methods:
+        accuracy, share, gradients, seconds = NUMBERS[method]
+        for seed in range(seeds):
+            write_short_run(
+                root,
+                method,
+                seed,
+                test_accuracy=accuracy + OVER_SEEDS[method][seed],
+                train_accuracy=accuracy - 3.0 * seed,
+                percent_sam=share + 0.5 * seed * method.startswith("ae"),
+                gradients=gradients,
+                seconds=seconds,
+                **more,
+            )
+    return root
+
+
+def row_of(comparison, label):
+    return next(row for row in comparison.rows if row.label == label)
+
+
+def compared(root):
+    return compare(read_runs([root]))
+
+
+def test_the_table_in_plain_text_is_the_golden_one(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path))
+    assert text_table(comparison) == GOLDEN
+
+
+def test_rows_are_grouped_by_percent_sam_in_the_papers_order(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path))
+    labels = [[row.label for row in group] for group in comparison.groups]
+    assert labels == [["ERM"], ["SAM", "ESAM"], ["SS-SAM", "AE-SAM"], ["LookSAM", "AE-LookSAM"]]
+
+
+def test_shares_far_from_the_papers_groups_make_groups_of_their_own():
+    assert by_percent_sam([0.0, 9.0, 11.0, 33.0, 38.0, 61.0, 72.0, 91.0]) == [
+        [0, 1],
+        [7],
+        [6],
+        [5],
+        [3, 4],
+        [2],
+    ]
+
+
+def test_best_of_group_and_best_of_all_are_marked_and_a_lone_row_is_best_of_nothing(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path))
+    assert [row.label for row in comparison.rows if row.best_overall] == ["AE-LookSAM"]
+    in_group = [row.label for row in comparison.rows if row.best_in_group]
+    assert in_group == ["SAM", "AE-SAM", "AE-LookSAM"]
+
+
+def test_rows_that_read_the_same_share_the_mark(tmp_path):
+    for method, accuracy in (("sam", 80.001), ("esam", 80.004), ("erm", 79.99)):
+        write_short_run(tmp_path, method, test_accuracy=accuracy, percent_sam=100.0)
+    (comparison,) = compared(tmp_path)
+    assert [row.label for row in comparison.rows if row.best_overall] == ["SAM", "ESAM"]
+
+
+def test_tests_are_against_sam_and_the_methods_own_baseline(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path))
+    baselines = {
+        row.label: row.against_baseline.label for row in comparison.rows if row.against_baseline
+    }
+    assert baselines == {
+        "SAM": "ERM",
+        "ESAM": "ERM",
+        "SS-SAM": "ERM",
+        "LookSAM": "ERM",
+        "AE-SAM": "SS-SAM",
+        "AE-LookSAM": "LookSAM",
+    }
+    assert row_of(comparison, "SAM").against_sam is None
+    assert row_of(comparison, "ERM").against_sam.label == "SAM"
+    difference = row_of(comparison, "SAM").against_baseline.test.difference
+    assert difference == pytest.approx(63.0 - 44.0 + (2.3 - 1.5) / 3)
+
+
+def test_time_is_a_multiple_of_erms_mean_and_cost_is_gradients_per_step(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path))
+    assert row_of(comparison, "SAM").times_erm.mean == pytest.approx(2.0)
+    assert row_of(comparison, "SAM").gradients_per_step == 2.0
+    assert row_of(comparison, "AE-LookSAM").gradients_per_step == pytest.approx(857 / 720)
+
+
+def test_without_erm_there_are_no_multiples_of_its_time(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path, ("sam", "ae-sam")))
+    assert all(row.times_erm is None for row in comparison.rows)
+    assert "×" not in text_table(comparison)
+
+
+def test_one_seed_gives_means_without_deviations_or_tests(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path, ("erm", "sam"), seeds=1))
+    sam = row_of(comparison, "SAM")
+    assert (sam.n, sam.accuracy.std, sam.against_baseline.test) == (1, None, None)
+    assert "accuracy in %, 1 seed (0)" in text_table(comparison)
+    assert "± " not in text_table(comparison).split("(0)")[1]
+
+
+def test_two_noise_levels_give_two_comparisons_in_order(tmp_path):
+    write_methods(tmp_path, ("erm", "sam"), data={"noise": 0.8})
+    write_methods(tmp_path, ("erm", "sam"), data={"noise": 0.0})
+    titles = [comparison.title for comparison in compared(tmp_path)]
+    assert titles == [
+        "digits · digits-cnn · clean labels",
+        "digits · digits-cnn · 80 % label noise",
+    ]
+
+
+def test_comparisons_that_would_have_one_title_say_how_they_differ(tmp_path):
+    write_short_run(tmp_path, "erm", training={"lr": 0.1})
+    write_short_run(tmp_path, "erm", training={"lr": 0.05, "weight_decay": 0.001})
+    assert [comparison.title for comparison in compared(tmp_path)] == [
+        "digits · digits-cnn · 60 % label noise · lr = 0.05 · weight decay = 0.001",
+        "digits · digits-cnn · 60 % label noise · lr = 0.1 · weight decay = 0.0001",
+    ]
+
+
+def test_where_the_data_lies_does_not_matter(tmp_path):
+    write_short_run(tmp_path, "erm", data={"root": "here"})
+    write_short_run(tmp_path, "sam", data={"root": "there"})
+    (comparison,) = compared(tmp_path)
+    assert [row.label for row in comparison.rows] == ["ERM", "SAM"]
+
+
+def test_two_settings_of_a_method_are_two_rows_named_by_what_differs(tmp_path):
+    for seed in range(2):
+        for low, high, share in ((-1.0, 1.0, 48.0), (0.0, 2.0, 19.0)):
+            settings = {"lambda1": low, "lambda2": high}
+            write_short_run(tmp_path, "ae-looksam", seed, settings=settings, percent_sam=share)
+    (comparison,) = compared(tmp_path)
+    assert [(row.label, row.n) for row in comparison.rows] == [
+        ("AE-LookSAM (λ1 = −1, λ2 = 1)", 2),
+        ("AE-LookSAM (λ1 = 0, λ2 = 2)", 2),
+    ]
+
+
+def test_of_several_baseline_settings_the_one_with_similar_percent_sam_is_taken(tmp_path):
+    for seed in range(2):
+        for k, share, accuracy in ((2, 50.0, 50.0), (5, 20.0, 75.0)):
+            write_short_run(
+                tmp_path,
+                "looksam",
+                seed,
+                settings={"k": k},
+                percent_sam=share,
+                test_accuracy=accuracy + seed,
+            )
+        write_short_run(tmp_path, "ae-looksam", seed, percent_sam=47.0, test_accuracy=66.0 - seed)
+    (comparison,) = compared(tmp_path)
+    assert row_of(comparison, "AE-LookSAM").against_baseline.label == "LookSAM (k = 2)"
+
+
+def test_held_out_runs_are_compared_on_validation_accuracy_and_the_table_says_so(tmp_path):
+    numbers = {"test_accuracy": None, "validation_accuracy": 71.25}
+    write_short_run(tmp_path, "erm", data={"holdout": 0.1}, **numbers)
+    (comparison,) = compared(tmp_path)
+    assert comparison.measured_on == "validation"
+    assert "validation accuracy" in text_table(comparison)
+    assert "71.25" in text_table(comparison)
+
+
+def test_the_same_run_twice_is_refused_with_both_folders(tmp_path):
+    first, second = (write_short_run(tmp_path, "erm", 4) for _ in range(2))
+    with pytest.raises(UsageError) as caught:
+        compared(tmp_path)
+    assert str(first) in str(caught.value)
+    assert str(second) in str(caught.value)
+
+
+def test_rows_that_lack_seeds_are_named(tmp_path):
+    write_methods(tmp_path, ("erm",), seeds=3)
+    write_methods(tmp_path, ("sam",), seeds=1)
+    (comparison,) = compared(tmp_path)
+    assert "SAM lacks seeds 1, 2" in text_table(comparison)
+
+
+def rendered(comparison, width):
+    console = Console(file=StringIO(), width=width, force_terminal=True, color_system="truecolor")
+    console.print(rich_table(comparison))
+    return console.file.getvalue()
+
+
+def test_the_terminals_table_has_the_best_in_bold_and_underlined(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path))
+    text = rendered(comparison, 80)
+    assert "\x1b[1;4m83.53\x1b[0m" in text
+    assert "\x1b[4m63.77\x1b[0m" in text
+
+
+def test_the_terminals_table_of_all_methods_fits_80_columns_unbroken(tmp_path):
+    (comparison,) = compared(write_methods(tmp_path))
+    narrow = [
+        line.rstrip() for line in rendered(comparison, 80).split("accuracy in %")[0].splitlines()
+    ]
+    wide = [
+        line.rstrip() for line in rendered(comparison, 200).split("accuracy in %")[0].splitlines()
+    ]
+    assert len(narrow) == len(wide)
+    assert "…" not in "".join(narrow)
+
+
+def test_names_from_files_are_not_read_as_terminal_markup_or_codes(tmp_path):
+    write_short_run(tmp_path, "[bold]x[/bold]\x1b[31m")
+    (comparison,) = compared(tmp_path)
+    text = rendered(comparison, 200)
+    assert "[bold]x[/bold]?[31m" in text
+    assert "\x1b[31m" not in text

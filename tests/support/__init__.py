@@ -1,0 +1,1 @@
+"""What several tests share: problems, twins, commands and made-up data."""
