@@ -8,13 +8,14 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
 from aesam.optimizer import SharpnessAware
 
+Record = TypeVar("Record")
 MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])
 
 
@@ -91,7 +92,57 @@ class MethodRecord:
         return "seed" in inspect.signature(self.make).parameters
 
 
-_RECORDS: dict[str, MethodRecord] = {}
+class Registry(Generic[Record]):
+    """Records by name, in the order in which they were added; each name is used once.
+
+    Args:
+        kind: what one of them is called in errors: ``"method"``.
+        error: what an unknown name raises.
+
+    >>> colours = Registry[str]("colour")
+    >>> colours.add("red", "#f00")
+    >>> colours["red"], "blue" in colours, colours.names("r*")
+    ('#f00', False, ['red'])
+    """
+
+    def __init__(self, kind: str, error: type[ValueError] = ValueError) -> None:
+        self._kind, self._error = kind, error
+        self._records: dict[str, Record] = {}
+
+    def add(self, name: str, record: Record) -> None:
+        """Make a record known; a name that is taken or no name is refused."""
+        self.check_free(name)
+        self._records[name] = record
+
+    def check_free(self, name: str) -> None:
+        """Refuse what is no name, or is another record's."""
+        if name in self._records:
+            raise ValueError(f"a {self._kind} {name!r} is registered already: choose another name")
+        if name != name.lower() or not name.replace("-", "").isalnum():
+            raise ValueError(f"name must be small letters, digits and hyphens, got {name!r}")
+
+    def remove(self, name: str) -> None:
+        """Take a record back; an unknown name is refused."""
+        del self._records[self.known(name)]
+
+    def known(self, name: str) -> str:
+        """The name itself, if there is a record of it; else an error with the near ones."""
+        if name not in self._records:
+            raise self._error(f"unknown {self._kind} {name!r}: {did_you_mean(name, self._records)}")
+        return name
+
+    def names(self, pattern: str = "*") -> list[str]:
+        """The names that match; ``*`` stands for anything, ``?`` for one letter."""
+        return [name for name in self._records if fnmatchcase(name, pattern)]
+
+    def __getitem__(self, name: str) -> Record:
+        return self._records[self.known(name)]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._records
+
+
+_METHODS = Registry[MethodRecord]("method")
 
 
 def register_method(
@@ -115,13 +166,10 @@ def register_method(
     ['tiny-sam']
     >>> forget_method("tiny-sam")
     """
-    if name in _RECORDS:
-        raise ValueError(f"a method {name!r} is registered already: choose another name")
-    if name != name.lower() or not name.replace("-", "").isalnum():
-        raise ValueError(f"name must be small letters, digits and hyphens, got {name!r}")
+    _METHODS.check_free(name)
 
     def register(make: MethodClass) -> MethodClass:
-        _RECORDS[name] = MethodRecord(name, label, make, tuple(settings), paper)
+        _METHODS.add(name, MethodRecord(name, label, make, tuple(settings), paper))
         return make
 
     return register
@@ -129,7 +177,7 @@ def register_method(
 
 def forget_method(name: str) -> None:
     """Take a registration back; unknown names are refused."""
-    del _RECORDS[method_record(name).name]
+    _METHODS.remove(name)
 
 
 def list_methods(pattern: str = "*") -> list[str]:
@@ -141,7 +189,7 @@ def list_methods(pattern: str = "*") -> list[str]:
     >>> list_methods("*look*")
     ['looksam', 'ae-looksam', 'matched-looksam', 'inverted-looksam']
     """
-    return [name for name in _RECORDS if fnmatchcase(name, pattern)]
+    return _METHODS.names(pattern)
 
 
 def method_record(name: str) -> MethodRecord:
@@ -150,9 +198,7 @@ def method_record(name: str) -> MethodRecord:
     >>> method_record("ae-sam").label
     'AE-SAM'
     """
-    if name not in _RECORDS:
-        raise ValueError(f"unknown method {name!r}: {did_you_mean(name, _RECORDS)}")
-    return _RECORDS[name]
+    return _METHODS[name]
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
