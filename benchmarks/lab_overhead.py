@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from aesam.lab import data, models, recipes
 from aesam.lab.config import Method, Model, Run
-from aesam.lab.method_records import PAPER, fill
+from aesam.lab.lab_methods import fill, methods_of
 from aesam.lab.training.counts import Progress, Sums
 from aesam.lab.training.engine import Engine, accelerator_for
 from aesam.lab.training.passes import Passes
@@ -114,7 +114,7 @@ Times = dict[str, list[Turn]]
 
 def contenders(run: Run, data_set: data.DataSet) -> dict[str, Iterator[Turn]]:
     """All of them afresh; each builds its model in its first turn."""
-    methods = {name: replace(run, method=fill(Method(name))) for name in PAPER}
+    methods = {name: replace(run, method=fill(Method(name))) for name in methods_of("paper")}
     return {
         "bare": bare_epochs(run, data_set),
         "bare again": bare_epochs(run, data_set),

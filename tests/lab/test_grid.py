@@ -13,7 +13,7 @@ from support.commands import SMALL, aesam
 
 from aesam.lab import grid, recipes
 from aesam.lab.config import Method, Model, Run
-from aesam.lab.method_records import fill
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import run_checkpoint
 
 pytestmark = pytest.mark.slow

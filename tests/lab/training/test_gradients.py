@@ -11,7 +11,7 @@ from aesam.lab import recipes
 from aesam.lab.config import Method
 from aesam.lab.data import batches_of
 from aesam.lab.data.run_samples import samples_of
-from aesam.lab.method_records import fill
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import trainer
 from aesam.lab.training.interrupts import Stopped
 from aesam.lab.training.meter import BATCHES, Meter

@@ -10,7 +10,7 @@ from support.commands import SMALL, metrics_of, start
 
 from aesam.lab import grid, recipes
 from aesam.lab.config import Method
-from aesam.lab.method_records import fill
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import trainer
 
 pytestmark = pytest.mark.slow

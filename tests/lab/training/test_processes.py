@@ -18,7 +18,7 @@ from pathlib import Path
 torch.set_num_threads(1)
 from aesam.lab import recipes
 from aesam.lab.config import Method
-from aesam.lab.method_records import fill
+from aesam.lab.lab_methods import fill
 from aesam.lab.training.trainer import train
 usual = recipes.for_dataset("synthetic")
 double = replace(usual.training, epochs=2, precision="float64")

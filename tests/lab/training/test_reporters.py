@@ -8,7 +8,7 @@ from rich.console import Console
 
 from aesam.lab import recipes
 from aesam.lab.config import Method
-from aesam.lab.method_records import fill
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import reporters, trainer
 
 pytestmark = pytest.mark.slow

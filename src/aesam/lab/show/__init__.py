@@ -3,9 +3,9 @@
 Nothing but ``config.json``, ``metrics.jsonl`` and ``summary.json`` of each run is read.
 """
 
+from aesam.lab.lab_methods import colour_of, label_of
 from aesam.lab.show.comparison import Against, Comparison, MethodRow, compare
 from aesam.lab.show.finished_runs import FinishedRun, read_runs
-from aesam.lab.show.looks import colour_of, label_of
 from aesam.lab.show.page import html_report
 from aesam.lab.show.report_files import write_report
 from aesam.lab.show.results_json import as_json

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from aesam.lab.lab_methods import colour_of, marker_of
 from aesam.lab.show import tables, wording
 from aesam.lab.show.comparison import Against, Comparison, MethodRow
 from aesam.lab.show.finished_runs import FinishedRun
-from aesam.lab.show.looks import colour_of, marker_of
 from aesam.lab.show.stats import Spread
 
 WORDS = ' class="words"'

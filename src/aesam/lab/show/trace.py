@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from aesam.lab.lab_methods import colour_of
 from aesam.lab.show.canvas import INK, draw, legend_below
 from aesam.lab.show.comparison import Comparison, MethodRow
 from aesam.lab.show.finished_runs import FinishedRun
-from aesam.lab.show.looks import colour_of
 
 SHOWN = 1000  # steps in a figure; more would be a blur and a large file
 WIDE = 30.0  # values that span more than this go on a logarithmic axis

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import aesam
-from aesam.lab import method_records, models
+from aesam.lab import lab_methods, models
 from aesam.lab.config import Run, Training
 from aesam.lab.data import DataSet
 
@@ -89,7 +89,7 @@ class Engine:
             self.net.double()
         self.dtype = next(self.net.parameters()).dtype
         base = base_optimizer(training, self.net.parameters())
-        opt = method_records.make(
+        opt = lab_methods.make(
             run.method, base, self.net, total_steps=self.total_steps, seed=run.seed
         )
         compiled: Any = torch.compile(self.net) if training.compile else self.net

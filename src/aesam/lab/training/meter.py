@@ -11,7 +11,6 @@ from aesam.lab import data
 from aesam.lab.config import Run
 from aesam.lab.data import AnySplit, DataSet, Epochs
 
-KINDS = ["gradients", "norms"]
 STAGES = (0.3, 0.6, 0.9)  # of training, at which single norms are kept
 BATCHES = {"gradients": 20, "norms": 400}  # at least so many for means, exactly for norms
 _OTHER_ORDER = 1_000_003  # the seed's distance from training: its batches are not looked at again
