@@ -55,9 +55,9 @@ def data_set_of(run: Run) -> data.DataSet:
     return data.DataSet("noise", 10, split, split, mean, std, 3, 32, 4, True)
 
 
-def batches_for(run: Run, data_set: data.DataSet) -> data.Epochs:
+def batches_for(run: Run, data_set: data.DataSet) -> data.Batches:
     training = run.training
-    return data.batches_of(
+    return data.Batches(
         data_set.train, data_set, training.batch_size, 0, augment=True, device="cpu",
         channels_last=training.channels_last,
     )  # fmt: skip

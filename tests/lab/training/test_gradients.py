@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from aesam.lab import recipes
 from aesam.lab.config import Method
-from aesam.lab.data import batches_of
+from aesam.lab.data import Batches
 from aesam.lab.data.run_samples import samples_of
 from aesam.lab.method_records import fill
 from aesam.lab.training import trainer
@@ -49,7 +49,7 @@ def test_means_are_those_of_the_batches_and_of_the_whole_training_set(measured):
     net = load_run(folder).model
     samples = samples_of(run, None)
     meter = Meter(run, samples.train, samples.data_set, torch.device("cpu"))
-    batches = batches_of(
+    batches = Batches(
         samples.train, samples.data_set, COUNT, 0, augment=False, device=torch.device("cpu")
     )
     ((images, labels),) = batches.epoch(0)

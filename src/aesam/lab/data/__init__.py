@@ -1,14 +1,12 @@
 """Data sets, label noise, held-out parts, and batches that a killed run can enter anywhere."""
 
 from aesam.lab.data.archives import Archive
-from aesam.lab.data.batches import Batches
+from aesam.lab.data.batches import Batches, evaluation_chunks
 from aesam.lab.data.catalog import check, load, names
-from aesam.lab.data.decoding import FolderBatches
 from aesam.lab.data.description import Description, describe
 from aesam.lab.data.download import Progress, fetch
 from aesam.lab.data.noise import flip_labels
 from aesam.lab.data.selection import hold_out, subset
-from aesam.lab.data.serving import Epochs, batches_of, evaluation_chunks
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
 
 __all__ = [
@@ -17,12 +15,9 @@ __all__ = [
     "Batches",
     "DataSet",
     "Description",
-    "Epochs",
-    "FolderBatches",
     "FolderSplit",
     "Progress",
     "Split",
-    "batches_of",
     "check",
     "describe",
     "evaluation_chunks",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aesam.lab.data import cifar, digits, folder, synthetic
+from aesam.lab.data import cifar, digits, image_folder, synthetic
 from aesam.lab.data.sets import DataSet
 from aesam.lab.errors import UsageError, unknown
 
@@ -34,7 +34,7 @@ def load(name: str, root: Path | str, *, size: int | None = None) -> DataSet:
     check(name)
     root = Path(root).expanduser()
     if name == "folder":
-        return folder.load(root, FOLDER_SIZE if size is None else size)
+        return image_folder.load(root, FOLDER_SIZE if size is None else size)
     if size is not None:
         raise UsageError(f"size={size} is for image folders: the images of {name} have their own")
     if name == "digits":
