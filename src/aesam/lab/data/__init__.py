@@ -5,8 +5,7 @@ from aesam.lab.data.batches import Batches, evaluation_chunks
 from aesam.lab.data.catalog import check, load, names
 from aesam.lab.data.description import Description, describe
 from aesam.lab.data.download import Progress, fetch
-from aesam.lab.data.noise import flip_labels
-from aesam.lab.data.selection import hold_out, subset
+from aesam.lab.data.run_samples import RunSamples, flip_labels, hold_out, samples_of, subset
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
 
 __all__ = [
@@ -17,6 +16,7 @@ __all__ = [
     "Description",
     "FolderSplit",
     "Progress",
+    "RunSamples",
     "Split",
     "check",
     "describe",
@@ -26,5 +26,6 @@ __all__ = [
     "hold_out",
     "load",
     "names",
+    "samples_of",
     "subset",
 ]

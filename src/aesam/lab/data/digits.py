@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aesam.lab.data.selection import stratified
+from aesam.lab.data.draws import stratified
 from aesam.lab.data.sets import DataSet, Split
 
 #: 1,437 images train and these test: 20 %, from each class its part, the same on every machine.
