@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from aesam.lab import data, models, recipes
+from aesam.lab import data, models
 from aesam.lab.config import Method, Model, Run
 from aesam.lab.method_records import PAPER, fill
 from aesam.lab.training.counts import Progress, Sums
@@ -34,12 +34,12 @@ TARGETS = {"erm_over_bare": 1.05, "method_over_share": 1.03}
 
 
 def digits() -> Run:
-    return recipes.for_dataset("digits")
+    return data.data_record("digits").usual
 
 
 def cifar_resnet20() -> Run:
     """CIFAR's shapes: 640 images of noise, since only the time is looked at."""
-    usual = recipes.for_dataset("cifar10")
+    usual = data.data_record("cifar10").usual
     return replace(
         usual, model=Model("resnet20"), training=replace(usual.training, channels_last=True)
     )
@@ -52,7 +52,7 @@ def data_set_of(run: Run) -> data.DataSet:
     images = torch.randint(0, 256, (640, 3, 32, 32), generator=draw, dtype=torch.uint8)
     split = data.Split(images, torch.randint(0, 10, (640,), generator=draw))
     mean = std = (0.5, 0.5, 0.5)
-    return data.DataSet("noise", 10, split, split, mean, std, 3, 32, 4, True)
+    return data.DataSet(10, split, split, mean, std, 3, 32, 4, True)
 
 
 def batches_for(run: Run, data_set: data.DataSet) -> data.Batches:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aesam.lab import demo, method_records, recipes
+from aesam.lab import demo, method_records
 from aesam.lab.config import Data, Method, Model, Run, Training
+from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.show import wording
 
@@ -144,7 +145,7 @@ def imagenet(options: Options) -> list[Bench]:
             replace(bench, paper_data="imagenet", paper_model="resnet50")
             for bench in _small(options, ("resnet8",), subset=400)
         ]
-    base = _at(options, recipes.for_dataset("folder"))
+    base = _at(options, data_record("folder").usual)
     fixed = {name: {"rho": 0.05} for name in method_records.NAMES if name != "erm"}
     radius = "ρ = 0.05 as in the paper."
     return [
@@ -209,7 +210,7 @@ def _paper_cifar(options: Options, data: str, model: str) -> Bench:
 def _small(options: Options, models: tuple[str, ...], subset: int | None) -> list[Bench]:
     if options.data == "cifar10":
         return [_small_cifar(options)]
-    usual = recipes.for_dataset("digits")
+    usual = data_record("digits").usual
     data = replace(usual.data, subset=subset)
     images = "" if subset is None else f" ({subset} images)"
     return [

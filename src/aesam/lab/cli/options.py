@@ -6,8 +6,9 @@ from typing import Any
 
 import tyro
 
-from aesam.lab import method_records, recipes
+from aesam.lab import method_records
 from aesam.lab.config import Method, Run, Training
+from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError
 
 
@@ -103,7 +104,7 @@ def run_of(
     options: RunOptions, method: str, seed: int, noise: float, *, strict: bool = True, **base: Any
 ) -> Run:
     """The run that the flags describe; ``base`` has settings of the method that flags override."""
-    usual = recipes.for_dataset(options.dataset)
+    usual = data_record(options.dataset).usual
     given = _given(options, _METHOD)
     if options.normalize:
         del given["normalize"]  # every method's default

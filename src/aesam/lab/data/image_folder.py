@@ -18,11 +18,14 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from aesam.lab.config import Training
 from aesam.lab.data import draws
 from aesam.lab.data.augment import Normalizer
+from aesam.lab.data.data_records import DataRecord
 from aesam.lab.data.sets import DataSet, FolderSplit
 from aesam.lab.errors import UsageError
 
+SIZE = 224
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 #: ImageNet's, which pretrained models and recipes take for granted.
@@ -38,12 +41,13 @@ CENTRE = 224 / 256
 Box = tuple[float, float, float, float]
 
 
-def load(root: Path, size: int) -> DataSet:
+def load(root: Path, size: int | None = None) -> DataSet:
     """The files under ``train`` and under ``val`` (or ``test``, if there is no ``val``).
 
     A class is a folder, and its number is its place among the sorted names. Only names are read
     here: the images are decoded when a batch asks for them.
     """
+    size = SIZE if size is None else size
     if size < 1:
         raise UsageError(f"size must be at least 1 pixel, got {size}")
     train, test = root / "train", root / "val"
@@ -55,7 +59,6 @@ def load(root: Path, size: int) -> DataSet:
     classes = _classes(train)
     _same_classes(train, classes, test, _classes(test))
     return DataSet(
-        name="folder",
         classes=len(classes),
         train=_split(train, classes),
         test=_split(test, classes),
@@ -205,3 +208,16 @@ def _rgb(image: Image.Image) -> Image.Image:
     if "transparency" in image.info:  # Pillow warns when a palette's transparency is dropped
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+#: The paper's ImageNet set-up: ResNet-50, 90 epochs, batches of 512.
+RECORD = DataRecord(
+    name="folder",
+    label="ImageNet-style folder",
+    help="your own images, in train/<class> and val/<class>",
+    load=load,
+    model="resnet50",
+    training=Training(epochs=90, batch_size=512),
+    augment=True,
+    resizable=True,
+)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from aesam.lab.config import Run
 from aesam.lab.data import draws
-from aesam.lab.data.catalog import load
-from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, require_share
+from aesam.lab.data.data_records import load
+from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
 from aesam.lab.errors import UsageError, unknown
 
 #: Seeds that must not depend on the run's, so that all runs share them.
@@ -63,7 +63,7 @@ def hold_out(split: AnySplitT, share: float, seed: int) -> tuple[AnySplitT, AnyS
 
     Each class gives its proportional part. Both keep the order of the original.
     """
-    require_share("holdout", share, zero=False)
+    _require_share("holdout", share, zero=False)
     count = round(share * len(split))
     if not 0 < count < len(split):
         raise UsageError(
@@ -101,7 +101,7 @@ def flip_labels(
     >>> int((flip_labels(labels, classes=3, share=0.6, seed=0) != labels).sum())
     6
     """
-    require_share("noise", share, zero=True)
+    _require_share("noise", share, zero=True)
     if kind not in NOISE_KINDS:
         raise unknown("kind of label noise", kind, NOISE_KINDS)
     if classes < 2:
@@ -123,3 +123,13 @@ def flip_labels(
 
 def _where(split: AnySplitT, mask: Tensor) -> AnySplitT:
     return cast(AnySplitT, split.select(mask.nonzero().flatten()))  # select keeps the type
+
+
+def _require_share(name: str, value: object, *, zero: bool) -> float:
+    """``value`` as a share of a set: below 1, and above 0 unless ``zero`` is allowed."""
+    allowed = "a number of at least 0 and below 1" if zero else "a number above 0 and below 1"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{name} must be {allowed}, got {value!r}")
+    if not (0 <= value < 1) or (value == 0 and not zero):
+        raise UsageError(f"{name} must be {allowed}, got {value!r}")
+    return float(value)
