@@ -70,9 +70,7 @@ Turn = tuple[float, float]
 def bare_epochs(run: Run, data_set: data.DataSet) -> Iterator[Turn]:
     """The loop that one would write by hand."""
     torch.manual_seed(0)
-    model = models.build(
-        run.model.name, classes=data_set.classes, channels=data_set.channels, size=data_set.size
-    )
+    model = models.build_for(run.model, data_set)
     if run.training.channels_last:
         model = model.to(memory_format=torch.channels_last)
     batches = batches_for(run, data_set)

@@ -16,7 +16,7 @@ NOISE_KINDS = ["different", "uniform"]
 def check(run: Run) -> None:
     """Raise a :class:`UsageError` for names and combinations that cannot work."""
     data.data_record(run.data.name)
-    models.check(run.model.name)
+    models.model_record(run.model.name)
     method_records.check(run.method.name)
     method_records.check_settings(run.method)
     _check_data(run)
