@@ -16,13 +16,7 @@ def outline(run: Run, data_set: DataSet) -> nn.Module:
     Nothing is drawn from any random state.
     """
     with torch.device("meta"):
-        return models.build(
-            run.model.name,
-            classes=data_set.classes,
-            channels=data_set.channels,
-            size=data_set.size,
-            patch=run.model.patch,
-        )
+        return models.build_for(run.model, data_set)
 
 
 def smallest_pass(run: Run, world: int = 1) -> int:

@@ -11,8 +11,8 @@ from aesam.lab.errors import UsageError, unknown
 
 def check(run: Run) -> None:
     """Raise a :class:`UsageError` for names and combinations that cannot work."""
-    data.check(run.data.name)
-    models.check(run.model.name)
+    data.data_record(run.data.name)
+    models.model_record(run.model.name)
     lab_methods.check_settings(run.method)
     _check_data(run)
     _check_training(run)

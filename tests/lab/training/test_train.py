@@ -10,8 +10,9 @@ import pytest
 import torch
 from support.commands import SMALL, StopsAt, aesam, metrics_of, start, summary_of
 
-from aesam.lab import config, recipes
+from aesam.lab import config
 from aesam.lab.config import Method, Run, config_hash
+from aesam.lab.data import data_record
 from aesam.lab.folders import RunFolder
 from aesam.lab.lab_methods import fill
 from aesam.lab.training import run_checkpoint, trainer
@@ -23,7 +24,7 @@ KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "sec
 
 
 def small_run(method="ae-looksam", **training_changes):
-    usual = recipes.for_dataset("synthetic")
+    usual = data_record("synthetic").usual
     changed = replace(usual.training, **({"epochs": 3} | training_changes))
     return replace(usual, method=fill(Method(method)), training=changed)
 

@@ -82,7 +82,7 @@ def with_defaults(command: type[Command], dataset: str) -> Command:
     own = replace(usual.data, holdout=command().data.holdout)  # some hold out by themselves
     named = {
         "data": _with_choices(own, "dataset", data.list_data_sets()),
-        "model": _with_choices(usual.model, "model", models.names()),
+        "model": _with_choices(usual.model, "model", models.list_models()),
     }
     more += [(name, type(value), value) for name, value in named.items()]
     kind = make_dataclass(command.__name__, more, bases=(command,), frozen=True)

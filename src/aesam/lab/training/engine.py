@@ -76,13 +76,7 @@ class Engine:
         self.accelerator = accelerator
         self.total_steps = training.epochs * steps_per_epoch
         torch.manual_seed(run.seed)
-        self.net: nn.Module = models.build(
-            run.model.name,
-            classes=data_set.classes,
-            channels=data_set.channels,
-            size=data_set.size,
-            patch=run.model.patch,
-        )
+        self.net: nn.Module = models.build_for(run.model, data_set)
         if training.channels_last:
             self.net.to(memory_format=torch.channels_last)  # pyright: ignore
         if training.precision == "float64":
