@@ -1,6 +1,6 @@
 """Which runs an entry needs, where they are, and which are still to be made."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,6 @@ from aesam.lab import files
 from aesam.lab.config import Run
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
-
-DIGITS = 6  # of numbers in published traces
 
 
 class Shelf:
@@ -32,9 +30,10 @@ class Shelf:
 
 
 def publish(run: Run, folder: Path, target: Path) -> Path:
-    """Copy what a report needs of a finished run; without checkpoint, machine paths or long tails.
+    """Copy what a report needs of a finished run; without checkpoint, machine paths or its trace.
 
-    The decision trace is rounded: it is drawn, not computed with.
+    The decision trace, five numbers for each step, would be most of what is published, and no table
+    or figure of the paper reads it. All other numbers are copied as they are.
     """
     place = folder_of(run, target)
     if place == folder:
@@ -43,12 +42,10 @@ def publish(run: Run, folder: Path, target: Path) -> Path:
     settings["data"]["root"] = "data"
     files.write_json(place / "config.json", settings)
     lines = files.read_lines(folder / "metrics.jsonl")
-    for line in lines:
-        line["trace"] = {k: [_rounded(v) for v in vs] for k, vs in line["trace"].items()}
-    RunFolder(place).write_metrics(lines)
+    RunFolder(place).write_metrics([_without_trace(line) for line in lines])
     files.write_json(place / "summary.json", files.read_json(folder / "summary.json"))
     return place
 
 
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+def _without_trace(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "trace"}
