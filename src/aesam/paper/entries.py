@@ -15,10 +15,11 @@ from aesam.paper import (
     normality,
 )
 from aesam.paper.benches import Bench, Options
-from aesam.paper.computed import cost, theorem
+from aesam.paper.cost import cost
 from aesam.paper.finished import Find
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel
+from aesam.paper.theory import theorem
 
 Told = Callable[[int, int], None]
 

@@ -12,11 +12,11 @@ from aesam.lab.show.canvas import INK, draw, legend_below
 from aesam.lab.show.figures import Drawing
 from aesam.lab.show.looks import colour_of, marker_of
 from aesam.paper.theory.bounds import least_steps
-from aesam.paper.theory.conclusions import PRINTED, minus
+from aesam.paper.theory.descent import ADAPTIVE, PATTERNS, SHOWN_OVER_STEPS
+from aesam.paper.theory.experiment import TheoryResult
 from aesam.paper.theory.lemmas import FULL, LemmaCheck
-from aesam.paper.theory.patterns import ADAPTIVE, PATTERNS, SHOWN_OVER_STEPS
-from aesam.paper.theory.result import TheoryResult
 from aesam.paper.theory.sides import FULL_BATCH, MINI_BATCH, Sides
+from aesam.paper.theory.theory_text import PRINTED, minus
 
 STEPS = "number of steps T"
 SHARE = "share ζ of steps that use SAM"
