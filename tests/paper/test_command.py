@@ -20,8 +20,8 @@ from aesam.lab.grid import run_all
 from aesam.paper import benches, tuning
 from aesam.paper.benches import Options
 from aesam.paper.entries import ENTRIES
+from aesam.paper.finished import Shelf, publish
 from aesam.paper.plan import runs_of
-from aesam.paper.shelf import Shelf, publish
 
 pytestmark = pytest.mark.slow
 TINY = ("--epochs", 1, "--seeds", 0, 1)

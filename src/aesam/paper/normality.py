@@ -18,8 +18,8 @@ from aesam.lab.show.figures import Drawing
 from aesam.lab.show.finished_runs import FinishedRun
 from aesam.lab.show.sheet import Line, Sheet
 from aesam.paper.benches import Bench, Options
+from aesam.paper.convergence import measured_panel
 from aesam.paper.finished import Find, runs_of_row
-from aesam.paper.measured import measured_panel
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel, only_seed
 
