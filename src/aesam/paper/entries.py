@@ -26,13 +26,21 @@ Told = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Entry:
-    """A name, what of the paper it is, and what each preset needs."""
+    """A table, a figure or the theorems.
+
+    Args:
+        name: as it is asked for, `aesam reproduce NAME`.
+        paper: what of the paper it is.
+        shows: what is to be seen there.
+        needs: for each preset what is trained, and how long it takes.
+        knows: the options that mean something to it.
+    """
 
     name: str
     paper: str
     shows: str
     needs: Mapping[str, str]
-    knows: frozenset[str]  # the options that mean something to it
+    knows: frozenset[str]
 
     def refuse_unknown(self, options: Options) -> None:
         """A flag that would change nothing here is a mistake, and is said to be one."""
@@ -69,6 +77,24 @@ class Computed(Entry):
 _GPU = "GPUs"
 _RUNS = frozenset({"seeds", "epochs", "tune", "data"})
 _NOISE, _CONTROLS = frozenset({"noise"}), frozenset({"controls"})
+
+
+def _sam_against_erm(
+    name: str, paper: str, what: str, needs: Mapping[str, str], quantity: str
+) -> Trained:
+    """A curve over epochs that the same runs were measured for."""
+    return Trained(
+        name,
+        paper,
+        f"{what} over epochs, SAM against ERM",
+        needs,
+        _RUNS,
+        partial(benches.architectures, data_sets=("cifar100",)),
+        convergence.sam_against_erm,
+        partial(convergence.show, quantity=quantity),
+    )
+
+
 _ENTRIES: list[Entry] = [
     Trained(
         "table-cifar",
@@ -122,28 +148,22 @@ _ENTRIES: list[Entry] = [
         accuracy_tables.looksam_k_panels,
         accuracy_tables.show_k,
     ),
-    Trained(
+    _sam_against_erm(
         "fig-variance",
         "Figure 1",
-        "variance of the gradient over epochs, SAM against ERM",
+        "variance of the gradient",
         {
             "small": "3 networks on 400 digits, 18 runs, 4 minutes",
             "paper": f"CIFAR-100, 3 networks, {_GPU}",
         },
-        _RUNS,
-        partial(benches.architectures, data_sets=("cifar100",)),
-        convergence.sam_against_erm,
-        partial(convergence.show, quantity="gradient_variance"),
+        "gradient_variance",
     ),
-    Trained(
+    _sam_against_erm(
         "fig-squared-norm",
         "Figure 2",
-        "mean squared norm of the stochastic gradient over epochs, SAM against ERM",
+        "mean squared norm of the stochastic gradient",
         {"small": "the runs of fig-variance", "paper": "the runs of fig-variance"},
-        _RUNS,
-        partial(benches.architectures, data_sets=("cifar100",)),
-        convergence.sam_against_erm,
-        partial(convergence.show, quantity="mean_squared_norm"),
+        "mean_squared_norm",
     ),
     Trained(
         "fig-normality",

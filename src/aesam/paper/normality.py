@@ -202,13 +202,7 @@ def finding(samples: Sequence[Sample]) -> str:
 
 
 def _numbers(sample: Sample) -> dict[str, Any]:
-    return {
-        "where": sample.where,
-        "epoch": sample.epoch,
-        "mean": sample.mean,
-        "std": sample.std,
-        "skewness": sample.skewness,
-        "p_value": sample.p_value,
-        "qq_correlation": sample.straightness,
-        "norms": [float(f"{v:.5g}") for v in sample.norms],
-    }
+    kept = ("where", "epoch", "mean", "std", "skewness", "p_value")
+    found = {name: getattr(sample, name) for name in kept}
+    norms = [float(f"{v:.5g}") for v in sample.norms]
+    return {**found, "qq_correlation": sample.straightness, "norms": norms}
