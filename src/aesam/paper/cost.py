@@ -45,7 +45,7 @@ NOTE = (
 )
 
 
-def cost(options: Options, told: Callable[[int, int], None]) -> Result:
+def cost(options: Options, tell: Callable[[int, int], None]) -> Result:
     """Both timings of every method on one network."""
     bench, seed = benches.timed(options), only_seed(options)
     runs = [bench.run(name, seed) for name in method_records.PAPER]
@@ -56,9 +56,9 @@ def cost(options: Options, told: Callable[[int, int], None]) -> Result:
     validation.check_with_data(runs[0])
     times: list[Times] = []
     for done, processes in enumerate((1, 2)):
-        told(done, 2)
+        tell(done, 2)
         times.append(measure(runs, processes, turns))
-    told(2, 2)
+    tell(2, 2)
     return result_of(bench, times[0], times[1], turns)
 
 

@@ -21,7 +21,7 @@ from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel
 from aesam.paper.theory import theorem
 
-Told = Callable[[int, int], None]
+Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,11 @@ class Trained(Entry):
 class Computed(Entry):
     """Computed at once, without runs that are kept."""
 
-    make: Callable[[Options, Told], Result]
+    make: Callable[[Options, Tell], Result]
 
 
 _GPU = "GPUs"
 _RUNS = frozenset({"seeds", "epochs", "tune", "data"})
-_NOISE, _CONTROLS = frozenset({"noise"}), frozenset({"controls"})
 
 
 def _sam_against_erm(
@@ -104,7 +103,7 @@ _ENTRIES: list[Entry] = [
             "small": "2 networks on 400 digits, 42 runs, 3 minutes",
             "paper": f"CIFAR-10 and CIFAR-100, 4 networks, 280 runs and their search, {_GPU}",
         },
-        _RUNS | _CONTROLS,
+        _RUNS | {"controls"},
         benches.cifar,
         accuracy_tables.cifar_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_CIFAR),
@@ -117,7 +116,7 @@ _ENTRIES: list[Entry] = [
             "small": "ResNet-8 on 400 digits, 21 runs, 5 minutes",
             "paper": f"ImageNet in ROOT/folder, 21 runs of 90 epochs and a search of α, {_GPU}",
         },
-        _RUNS | _CONTROLS,
+        _RUNS | {"controls"},
         benches.imagenet,
         accuracy_tables.imagenet_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_IMAGENET),
@@ -130,7 +129,7 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 156 runs, 15 minutes; --data cifar10: hours",
             "paper": f"CIFAR-10, ResNet-18 and ResNet-32, 520 runs and their search, {_GPU}",
         },
-        _RUNS | _NOISE | _CONTROLS,
+        _RUNS | {"noise", "controls"},
         benches.noisy,
         accuracy_tables.noise_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_NOISE),
@@ -143,7 +142,7 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 48 runs, 4 minutes",
             "paper": f"CIFAR-10, ResNet-18, 80 runs and their search, {_GPU}",
         },
-        _RUNS | _NOISE | _CONTROLS,
+        _RUNS | {"noise", "controls"},
         partial(benches.noisy, models=("resnet18",)),
         accuracy_tables.looksam_k_panels,
         accuracy_tables.show_k,
@@ -183,7 +182,7 @@ _ENTRIES: list[Entry] = [
         "Figures 4, A3 and A4",
         "train and test accuracy over epochs under label noise, all methods",
         {"small": "the runs of table-noise", "paper": "the runs of table-noise"},
-        _RUNS | _NOISE,
+        _RUNS | {"noise"},
         benches.noisy,
         noise_curves.panels,
         noise_curves.show,
@@ -196,7 +195,7 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 90 runs, 8 minutes",
             "paper": f"CIFAR-10, CIFAR-100 and 80 % noise, {_GPU}",
         },
-        _RUNS | _NOISE,
+        _RUNS | {"noise"},
         lambdas.where,
         lambdas.panels,
         lambdas.show,

@@ -66,7 +66,7 @@ def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
 
 def show(panels: Sequence[Panel], find: Find) -> Result:
     found = [(panel, run) for panel in panels for run in runs_of_row(panel.rows[0], find)]
-    samples = [samples_of(run, panel.title) for panel, run in found]
+    samples = [recorded(run, panel.title) for panel, run in found]
     every = [sample for of_panel in samples for sample in of_panel]
     return Result(
         sheets=[_sheet(every)] if every else [],
@@ -77,7 +77,7 @@ def show(panels: Sequence[Panel], find: Find) -> Result:
     )
 
 
-def samples_of(run: FinishedRun, where: str) -> list[Sample]:
+def recorded(run: FinishedRun, where: str) -> list[Sample]:
     """The epochs at which the run recorded its norms."""
     return [
         sample_of(where, line["epoch"], line["norms"]) for line in run.metrics if "norms" in line

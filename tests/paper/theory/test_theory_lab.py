@@ -29,11 +29,11 @@ from aesam.paper.theory.descent import (
     mini_batch,
 )
 from aesam.paper.theory.experiment import (
-    PRESETS,
-    Preset,
+    SIZES,
+    Sizes,
     TheoryResult,
-    preset_of,
-    run,
+    compute,
+    sizes_of,
     steps_and_patterns,
 )
 from aesam.paper.theory.lemmas import (
@@ -64,7 +64,7 @@ from aesam.paper.theory.theory_text import conclusions, text
 from aesam.parts.policies import Always, Never
 
 pytestmark = pytest.mark.slow
-TINY = Preset(
+TINY = Sizes(
     full_steps=(5, 20),
     mini_steps=(16, 51),
     most_steps=51,
@@ -80,7 +80,7 @@ EACH_PROBLEM = pytest.mark.parametrize("problem", problems(), ids=lambda p: p.na
 
 @pytest.fixture(scope="module")
 def tiny() -> TheoryResult:
-    return run("tiny", TINY, None)
+    return compute("tiny", TINY)
 
 
 @pytest.fixture(scope="module")
@@ -387,15 +387,15 @@ def test_progress_counts_to_the_end():
     smallest = replace(
         TINY, full_steps=(1,), mini_steps=(1,), most_steps=1, larger_steps=(1,), repetitions=1
     )
-    run("smallest", smallest, lambda done, total: calls.append((done, total)))
+    compute("smallest", smallest, lambda done, total: calls.append((done, total)))
     total = calls[0][1]
     assert calls == [(done, total) for done in range(1, total + 1)]
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match="unknown preset 'smal': did you mean small"):
-        preset_of("smal")
-    assert {"small", "paper"} <= PRESETS.keys()
+        sizes_of("smal")
+    assert {"small", "paper"} <= SIZES.keys()
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from aesam.lab.training.threads import threads
 from aesam.paper.benches import Options
 from aesam.paper.outcome import Result
-from aesam.paper.theory.experiment import preset_of, run
+from aesam.paper.theory.experiment import compute, sizes_of
 from aesam.paper.theory.theory_figures import figures
 from aesam.paper.theory.theory_text import conclusions, text
 
 
-def theorem(options: Options, told: Callable[[int, int], None]) -> Result:
+def theorem(options: Options, tell: Callable[[int, int], None]) -> Result:
     """Compute both sides of the theorems, corollaries and lemmas with the library's optimizer."""
     with threads(1):  # the problems have a handful of weights
-        found = run(options.preset, preset_of(options.preset), told)
+        found = compute(options.preset, sizes_of(options.preset), tell)
     return Result(
         drawings=figures(found),
         findings=conclusions(found),

@@ -33,7 +33,7 @@ Piece = Callable[[], list[Sides]]
 
 
 @dataclass(frozen=True)
-class Preset:
+class Sizes:
     """The sizes of one computation.
 
     Args:
@@ -66,8 +66,8 @@ class Preset:
         return min(self.repetitions, max(4, self.adaptive_steps // steps))
 
 
-PRESETS = {
-    "small": Preset(
+SIZES = {
+    "small": Sizes(
         full_steps=(10, 30, 100, 300),
         mini_steps=(16, 51, 160, 512),
         most_steps=4096,
@@ -78,7 +78,7 @@ PRESETS = {
         functions=20,
         points=200,
     ),
-    "paper": Preset(
+    "paper": Sizes(
         full_steps=(10, 30, 100, 300, 1000, 3000),
         mini_steps=(16, 51, 160, 512, 1600, 4096),
         most_steps=4096,
@@ -92,11 +92,11 @@ PRESETS = {
 }
 
 
-def preset_of(name: str) -> Preset:
-    """The preset with this name."""
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return PRESETS[name]
+def sizes_of(preset: str) -> Sizes:
+    """The sizes of a preset."""
+    if preset not in SIZES:
+        raise unknown("preset", preset, SIZES)
+    return SIZES[preset]
 
 
 @dataclass(frozen=True)
@@ -130,18 +130,19 @@ class TheoryResult:
         }
 
 
-def run(name: str, preset: Preset, progress: Callable[[int, int], None] | None) -> TheoryResult:
-    """All pieces; ``progress`` is called after each with how many are done, and of how many."""
-    pieces = [*_full_batch(preset), *_mini_batch(preset), *_larger_step(preset)]
-    counter = [partial(_counter_example, steps) for steps in preset.counter_steps]
+def compute(
+    preset: str, sizes: Sizes, tell: Callable[[int, int], None] = lambda _done, _of: None
+) -> TheoryResult:
+    """All pieces; ``tell`` is called after each with how many are done, and of how many."""
+    pieces = [*_full_batch(sizes), *_mini_batch(sizes), *_larger_step(sizes)]
+    counter = [partial(_counter_example, steps) for steps in sizes.counter_steps]
     total = len(pieces) + len(counter) + 2
     done = 0
 
     def did(count: int = 1) -> None:
         nonlocal done
         done += count
-        if progress is not None:
-            progress(done, total)
+        tell(done, total)
 
     def sides(these: list[Piece]) -> list[Sides]:
         found: list[Sides] = []
@@ -151,12 +152,12 @@ def run(name: str, preset: Preset, progress: Callable[[int, int], None] | None) 
         return found
 
     rows, counter_rows = sides(pieces), sides(counter)
-    lemmas = _lemmas(preset)
+    lemmas = _lemmas(sizes)
     did()
     variances = _variances()
     did()
     return TheoryResult(
-        preset=name,
+        preset=preset,
         problems=tuple(_described(p) for p in problems()),
         rows=tuple(rows),
         counter_example=tuple(counter_rows),
@@ -165,41 +166,39 @@ def run(name: str, preset: Preset, progress: Callable[[int, int], None] | None) 
     )
 
 
-def _full_batch(preset: Preset) -> Iterator[Piece]:
+def _full_batch(sizes: Sizes) -> Iterator[Piece]:
     for problem in problems():
-        for steps in preset.full_steps:
+        for steps in sizes.full_steps:
             for pattern in PATTERNS:
                 yield lambda p=problem, a=pattern, t=steps: [full_batch_sides(p, a, t)]
 
 
-def _mini_batch(preset: Preset) -> Iterator[Piece]:
+def _mini_batch(sizes: Sizes) -> Iterator[Piece]:
     for problem in problems():
-        for steps, patterns in steps_and_patterns(problem, preset):
+        for steps, patterns in steps_and_patterns(problem, sizes):
             for pattern in patterns:
-                many = preset.repetitions_for(steps, one_by_one=pattern.by_batch)
+                many = sizes.repetitions_for(steps, one_by_one=pattern.by_batch)
                 yield partial(
                     mini_batch_sides, problem, pattern, steps, batch=BATCH, repetitions=many
                 )
 
 
-def steps_and_patterns(
-    problem: Problem, preset: Preset
-) -> Iterator[tuple[int, tuple[Pattern, ...]]]:
+def steps_and_patterns(problem: Problem, sizes: Sizes) -> Iterator[tuple[int, tuple[Pattern, ...]]]:
     """All patterns for each T; if no T is large enough for the proof, three for one that is."""
-    for steps in preset.mini_steps:
+    for steps in sizes.mini_steps:
         yield steps, PATTERNS
     needed = math.ceil(least_steps(problem.beta))
-    if max(preset.mini_steps) < needed <= preset.most_steps:
+    if max(sizes.mini_steps) < needed <= sizes.most_steps:
         yield needed, (ERM, HALF, SAM)
 
 
-def _larger_step(preset: Preset) -> Iterator[Piece]:
+def _larger_step(sizes: Sizes) -> Iterator[Piece]:
     fixed = [pattern for pattern in PATTERNS if not pattern.by_batch]
     for problem in problems():
-        for steps in preset.larger_steps:
+        for steps in sizes.larger_steps:
             for pattern in fixed:
                 yield lambda p=problem, a=pattern, t=steps: [
-                    larger_step_sides(p, a, t, batch=LARGE_BATCH, repetitions=preset.repetitions)
+                    larger_step_sides(p, a, t, batch=LARGE_BATCH, repetitions=sizes.repetitions)
                 ]
 
 
@@ -208,16 +207,16 @@ def _counter_example(steps: int) -> list[Sides]:
     return mini_batch_sides(without_noise(), SAM, steps, batch=1, repetitions=1)[:1]
 
 
-def _lemmas(preset: Preset) -> list[LemmaCheck]:
-    random: list[Problem] = [shifted_cosines(seed) for seed in range(preset.functions)]
+def _lemmas(sizes: Sizes) -> list[LemmaCheck]:
+    random: list[Problem] = [shifted_cosines(seed) for seed in range(sizes.functions)]
     sets = [[problem] for problem in problems() if problem.name != random[0].name] + [random]
-    few = max(1, preset.points // 4)  # each is taken with all batches
+    few = max(1, sizes.points // 4)  # each is taken with all batches
     return [
         check
         for functions in sets
         for rho_beta in RHO_BETA
         for check in (
-            full_batch_lemma(functions, rho_beta, preset.points),
+            full_batch_lemma(functions, rho_beta, sizes.points),
             mini_batch_lemma(functions, rho_beta, few, LEMMA_BATCH),
         )
     ]

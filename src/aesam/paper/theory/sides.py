@@ -110,9 +110,9 @@ def full_batch_sides(problem: Problem, pattern: Pattern, steps: int) -> Sides:
     beta = problem.full_beta
     case = Case(problem, pattern, steps, lr=RATE / beta, rho=RADIUS / beta)
     known = {"beta": beta, "lr": case.lr, "rho": case.rho}
-    run = descent.full_batch(problem, pattern.make(steps), lr=case.lr, rho=case.rho, steps=steps)
-    bound = partial(bounds.full_batch_bound, zeta=_zeta(run), steps=steps, **known)
-    return _sides(FULL_BATCH, case, run, bound, bounds.full_batch_gap(**known))
+    done = descent.full_batch(problem, pattern.make(steps), lr=case.lr, rho=case.rho, steps=steps)
+    bound = partial(bounds.full_batch_bound, zeta=_zeta(done), steps=steps, **known)
+    return _sides(FULL_BATCH, case, done, bound, bounds.full_batch_gap(**known))
 
 
 def mini_batch_sides(
@@ -121,13 +121,13 @@ def mini_batch_sides(
     """The mini-batch theorem; with SAM on every step its first corollary, from the same runs."""
     lr = bounds.learning_rate(problem.beta, steps)
     case = Case(problem, pattern, steps, lr, bounds.radius(steps), batch)
-    run = _descend(case, batch, repetitions)
+    done = _descend(case, batch, repetitions)
     known = {"beta": problem.beta, "variance": problem.variance, "batch": batch, "steps": steps}
     gap = bounds.mini_batch_gap(beta=problem.beta, steps=steps, by_batch=pattern.by_batch)
-    claims = {MINI_BATCH: partial(bounds.mini_batch_bound, zeta=_zeta(run), **known)}
+    claims = {MINI_BATCH: partial(bounds.mini_batch_bound, zeta=_zeta(done), **known)}
     if pattern is SAM:
         claims[SAM_ALONE] = partial(bounds.sam_bound, **known)
-    return [_sides(name, case, run, bound, gap) for name, bound in claims.items()]
+    return [_sides(name, case, done, bound, gap) for name, bound in claims.items()]
 
 
 def larger_step_sides(
@@ -136,13 +136,13 @@ def larger_step_sides(
     """The second corollary: the step grows with √b."""
     lr = bounds.learning_rate(problem.beta, steps, batch)
     case = Case(problem, pattern, steps, lr, bounds.radius(steps), batch)
-    run = _descend(case, batch, repetitions)
+    done = _descend(case, batch, repetitions)
     known = {"beta": problem.beta, "variance": problem.variance, "batch": batch, "steps": steps}
-    bound = partial(bounds.larger_step_bound, zeta=_zeta(run), **known)
+    bound = partial(bounds.larger_step_bound, zeta=_zeta(done), **known)
     gap = bounds.mini_batch_gap(
         beta=problem.beta, steps=steps, by_batch=pattern.by_batch, largest_batch=batch
     )
-    return _sides(LARGER_STEP, case, run, bound, gap)
+    return _sides(LARGER_STEP, case, done, bound, gap)
 
 
 def _descend(case: Case, batch: int, repetitions: int) -> Descent:
@@ -158,10 +158,10 @@ def _descend(case: Case, batch: int, repetitions: int) -> Descent:
 
 
 def _sides(
-    name: str, case: Case, run: Descent, bound: Callable[[float], float], gap: str | None
+    name: str, case: Case, done: Descent, bound: Callable[[float], float], gap: str | None
 ) -> Sides:
-    lowest = run.squares[run.squares.mean(axis=1).argmin()]
-    decrease = float(run.decreases.mean())
+    lowest = done.squares[done.squares.mean(axis=1).argmin()]
+    decrease = float(done.decreases.mean())
     per_decrease = bound(1.0) - bound(0.0)  # the bound is linear in the decrease
     return Sides(
         bound=name,
@@ -174,19 +174,19 @@ def _sides(
         rho=case.rho,
         policy=case.pattern.label,
         method=case.pattern.method,
-        zeta=_zeta(run),
+        zeta=_zeta(done),
         decrease=decrease,
         left=float(lowest.mean()),
         left_error=standard_error(lowest),
         right=bound(decrease),
-        error=standard_error(per_decrease * run.decreases - lowest),
+        error=standard_error(per_decrease * done.decreases - lowest),
         n=len(lowest),
         gap=gap,
     )
 
 
-def _zeta(run: Descent) -> float:
-    return float(run.zetas.mean())
+def _zeta(done: Descent) -> float:
+    return float(done.zetas.mean())
 
 
 def standard_error(values: np.ndarray) -> float:

@@ -275,9 +275,9 @@ def _of_lemmas(checks: Sequence[LemmaCheck]) -> list[str]:
         own = [check for check in checks if check.lemma == kind]
         least = min(own, key=lambda check: check.smallest)
         name = "full-batch" if kind == FULL else "mini-batch"
-        state = "holds at all" if all(check.holds for check in own) else "FAILS at some of"
+        word = "holds at all" if all(check.holds for check in own) else "FAILS at some of"
         found.append(
-            f"The {name} lemma {state} {sum(c.points for c in own)} points; the smallest "
+            f"The {name} lemma {word} {sum(c.points for c in own)} points; the smallest "
             f"relative slack is {least.smallest:.2g} ({least.problem}, ρβ = {least.rho_beta:g})."
         )
     return found
