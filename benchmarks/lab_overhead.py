@@ -11,7 +11,6 @@ writes JSON with the environment it ran in.
 """
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -22,13 +21,13 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
+import environment
 from aesam.lab import data, models
 from aesam.lab.config import Method, Model, Run
 from aesam.lab.lab_methods import fill, methods_of
 from aesam.lab.training.counts import Progress, Sums
 from aesam.lab.training.engine import Engine, accelerator_for
 from aesam.lab.training.passes import Passes
-from environment import environment
 
 TARGETS = {"erm_over_bare": 1.05, "method_over_share": 1.03}
 
@@ -176,15 +175,8 @@ def main() -> None:
             print(f"  {name:<11}" + "  ".join(f"{k} {v:.3f}" for k, v in row.items()))
     chosen = " ".join(f"--{k} {getattr(options, k)}" for k in ("blocks", "epochs"))
     chosen += f" --cifar-epochs {options.cifar_epochs}"
-    record = {
-        "command": f"python benchmarks/lab_overhead.py {chosen}",
-        "environment": environment("accelerate"),
-        "targets": TARGETS,
-        "results": results,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"written to {options.out}")
+    command = f"python benchmarks/lab_overhead.py {chosen}"
+    environment.write(options.out, command, ("accelerate",), targets=TARGETS, results=results)
 
 
 if __name__ == "__main__":

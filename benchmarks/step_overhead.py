@@ -9,7 +9,6 @@ ratio. Prints a table and writes JSON with the environment it ran in.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import aesam
-from environment import environment
+import environment
 from shapes import SHAPES, Shape
 
 SGD_OPTIONS = {"lr": 1e-9, "momentum": 0.9, "weight_decay": 1e-4}
@@ -135,15 +134,10 @@ def main() -> None:
             f"{found['sam_over_theirs']:>5.2f} (≤ {target['sam_over_theirs']:.2f}) "
             f"{found['skipped_over_sgd']:>6.2f} of SGD (≤ {target['skipped_over_sgd']:.2f})"
         )
-    record = {
-        "command": f"python benchmarks/step_overhead.py --repeats {options.repeats}",
-        "environment": environment("pytorch_optimizer"),
-        "repeats": options.repeats,
-        "results": results,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"written to {options.out}")
+    command = f"python benchmarks/step_overhead.py --repeats {options.repeats}"
+    environment.write(
+        options.out, command, ("pytorch_optimizer",), repeats=options.repeats, results=results
+    )
 
 
 if __name__ == "__main__":

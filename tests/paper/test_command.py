@@ -13,14 +13,15 @@ import pytest
 from scipy import stats
 from support.commands import aesam, start
 
+from aesam.lab import files
 from aesam.lab.config import from_dict
 from aesam.lab.folders import RunFolder
 from aesam.lab.grid import run_all
 from aesam.paper import benches, tuning
 from aesam.paper.benches import Options
 from aesam.paper.entries import ENTRIES
+from aesam.paper.finished import Shelf, publish
 from aesam.paper.plan import runs_of
-from aesam.paper.shelf import Shelf, publish
 
 pytestmark = pytest.mark.slow
 TINY = ("--epochs", 1, "--seeds", 0, 1)
@@ -126,6 +127,24 @@ def test_a_published_run_keeps_the_settings_it_was_run_with(out, tmp_path):
     kept = json.loads((publish(other, folder, tmp_path) / "config.json").read_text())
     assert kept == own | {"data": own["data"] | {"root": "data"}}
     assert kept["training"]["evaluate_every"] == run.training.evaluate_every
+
+
+def test_a_published_run_has_all_numbers_but_the_decision_trace_and_can_be_reported(out, tmp_path):
+    """The trace is most of a run's size; only the figure that draws it is missing then."""
+    options = Options(epochs=1, seeds=(0,), noise=(0.6,))
+    entry = ENTRIES["table-noise"]
+    runs = runs_of(entry.panels(options, entry.benches(options)))
+    run = next(run for run in runs if run.method.name == "ae-sam")
+    folder = Shelf(out / "runs").find(run)
+    kept = publish(run, folder, tmp_path / "kept")
+    own, published = (files.read_lines(place / "metrics.jsonl") for place in (folder, kept))
+    assert all(line.pop("trace") for line in own)
+    assert published == own
+    assert files.read_json(kept / "summary.json") == files.read_json(folder / "summary.json")
+    for name, place in (("own", folder), ("kept", kept)):
+        assert aesam("report", place, "--out", tmp_path / name) == 0
+        page = (tmp_path / name / "report.html").read_text()
+        assert ("Decisions of AE-SAM" in page) is (name == "own")
 
 
 def test_an_interrupted_command_has_published_what_it_finished(tmp_path):

@@ -16,7 +16,7 @@ LAST = 10  # the end of training is its last tenth: single epochs jump
 def lost_points(split: str) -> Quantity:
     """From the best epoch's accuracy down to the last one's: what the paper calls overfitting."""
     return Quantity(
-        lambda row: _by_seed(row, f"{split}_accuracy", lambda curve: curve.max() - curve[-1]),
+        _each(f"{split}_accuracy", lambda curve: curve.max() - curve[-1]),
         better="loses fewer points to overfitting than",
         same="loses as few points to overfitting as",
         unit="points",
@@ -25,32 +25,17 @@ def lost_points(split: str) -> Quantity:
     )
 
 
-def _too_coarse(row: MethodRow, quantity: str) -> str:
-    points = min(len(_curve(run, quantity)) for run in row.runs)
-    return f"measured at {points} epochs only" if points < FEWEST else ""
-
-
 def at_the_end(quantity: str, name: str) -> Quantity:
     """The mean over the last tenth of the epochs."""
-    return Quantity(
-        lambda row: _by_seed(row, quantity, end_of),
-        better=f"with a smaller {name} than",
-        same=f"with the same {name} as",
-        digits=".3g",
-        small_is_good=True,
-    )
+    words = (f"with a smaller {name} than", f"with the same {name} as")
+    return Quantity(_each(quantity, end_of), *words, digits=".3g", small_is_good=True)
 
 
 def speed(quantity: str, name: str) -> Quantity:
     """The mean of the decimal logarithm over all epochs: lower is sooner down."""
-    return Quantity(
-        lambda row: _by_seed(row, quantity, _mean_logarithm),
-        better=f"down faster in {name} than",
-        same=f"down as fast in {name} as",
-        unit="in the mean log10",
-        digits=".3f",
-        small_is_good=True,
-    )
+    words = (f"down faster in {name} than", f"down as fast in {name} as")
+    of = _each(quantity, _mean_logarithm)
+    return Quantity(of, *words, unit="in the mean log10", digits=".3f", small_is_good=True)
 
 
 def end_of(curve: np.ndarray) -> float:
@@ -60,17 +45,23 @@ def end_of(curve: np.ndarray) -> float:
 
 def fall(row: MethodRow, quantity: str) -> dict[int, float]:
     """By seed: how many times smaller the end is than the first epoch."""
-    return _by_seed(row, quantity, lambda curve: curve[0] / np.maximum(end_of(curve), SMALLEST))
+    return _each(quantity, lambda curve: curve[0] / np.maximum(end_of(curve), SMALLEST))(row)
+
+
+def _too_coarse(row: MethodRow, quantity: str) -> str:
+    points = min(len(_curve(run, quantity)) for run in row.runs)
+    return f"measured at {points} epochs only" if points < FEWEST else ""
 
 
 def _mean_logarithm(curve: np.ndarray) -> float:
     return float(np.log10(np.maximum(curve, SMALLEST)).mean())
 
 
-def _by_seed(
-    row: MethodRow, quantity: str, number: Callable[[np.ndarray], float]
-) -> dict[int, float]:
-    return {run.seed: float(number(_curve(run, quantity))) for run in row.runs}
+def _each(
+    quantity: str, number: Callable[[np.ndarray], float]
+) -> Callable[[MethodRow], dict[int, float]]:
+    """The number of the quantity's curve in each run of a row, by seed."""
+    return lambda row: {run.seed: float(number(_curve(run, quantity))) for run in row.runs}
 
 
 def _curve(run: FinishedRun, quantity: str) -> np.ndarray:

@@ -19,10 +19,9 @@ from aesam.paper import tuning
 from aesam.paper.benches import Options, Preset, SmallData
 from aesam.paper.entries import ENTRIES, Computed, Entry, Trained, entry_of
 from aesam.paper.entry_files import text_of, write
-from aesam.paper.finished import unfinished
+from aesam.paper.finished import Shelf, publish, unfinished
 from aesam.paper.outcome import Result
 from aesam.paper.plan import runs_of
-from aesam.paper.shelf import Shelf, publish
 from aesam.paper.verdicts import sheets_of, summary
 
 

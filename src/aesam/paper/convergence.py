@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from aesam.lab.show import Comparison, MethodRow
 from aesam.lab.show.curves import curves, over_epochs
@@ -10,9 +11,8 @@ from aesam.paper import by_seed, claims
 from aesam.paper.benches import Bench, Options
 from aesam.paper.claims import Claim, Quantity
 from aesam.paper.finished import Find, comparison_for
-from aesam.paper.measured import measured_panel
 from aesam.paper.outcome import Result
-from aesam.paper.plan import Panel, seeds_of
+from aesam.paper.plan import Panel, method_rows, seeds_of
 
 HEADINGS = {
     "gradient_variance": "Variance of the stochastic gradient",
@@ -27,6 +27,13 @@ HOW = (
     "is more): the mean of the batches' squared gradient norms, the squared norm of the mean "
     "gradient, and their difference, the variance (Eq. 3)."
 )
+
+
+def measured_panel(bench: Bench, names: Sequence[str], seeds: Sequence[int], kind: str) -> Panel:
+    """The methods on a bench, each run recording what ``kind`` names (``Training.measure``)."""
+    training = replace(bench.base.training, measure=kind)
+    measuring = replace(bench, base=replace(bench.base, training=training))
+    return Panel(bench.title, tuple(method_rows(measuring, names, seeds)))
 
 
 def sam_against_erm(options: Options, found: Sequence[Bench]) -> list[Panel]:

@@ -1,4 +1,9 @@
-"""What each method costs as a multiple of ERM, alone and with two data-parallel processes."""
+"""What each method costs as a multiple of ERM, alone and with two data-parallel processes.
+
+Each process that takes the time runs this very module (see :func:`take_turns`):
+
+    python -m torch.distributed.run --nproc-per-node 2 -m aesam.paper.cost PLAN OUT
+"""
 
 import json
 import os
@@ -6,16 +11,23 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from aesam.lab import validation
-from aesam.lab.config import Run, as_dict
+from aesam.lab.config import Run, as_dict, from_dict
+from aesam.lab.data import Batches, samples_of
 from aesam.lab.errors import UsageError
 from aesam.lab.lab_methods import methods_of
 from aesam.lab.show import label_of
 from aesam.lab.show.sheet import Line, Sheet
+from aesam.lab.training.engine import Engine, accelerator_for, leave_processes
+from aesam.lab.training.passes import Passes
 from aesam.paper import benches
 from aesam.paper.benches import Bench, Options
 from aesam.paper.outcome import Result
@@ -34,7 +46,7 @@ NOTE = (
 )
 
 
-def cost(options: Options, told: Callable[[int, int], None]) -> Result:
+def cost(options: Options, tell: Callable[[int, int], None]) -> Result:
     """Both timings of every method on one network."""
     bench, seed = benches.timed(options), only_seed(options)
     runs = [bench.run(name, seed) for name in methods_of("paper")]
@@ -45,9 +57,9 @@ def cost(options: Options, told: Callable[[int, int], None]) -> Result:
     validation.check_with_data(runs[0])
     times: list[Times] = []
     for done, processes in enumerate((1, 2)):
-        told(done, 2)
+        tell(done, 2)
         times.append(measure(runs, processes, turns))
-    told(2, 2)
+    tell(2, 2)
     return result_of(bench, times[0], times[1], turns)
 
 
@@ -57,7 +69,7 @@ def measure(runs: Sequence[Run], processes: int, turns: int) -> Times:
         plan, out = Path(folder) / "plan.json", Path(folder) / "times.json"
         plan.write_text(json.dumps({"runs": [as_dict(run) for run in runs], "turns": turns}))
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-        command = [sys.executable, *launcher, str(processes), "-m", "aesam.paper.timing"]
+        command = [sys.executable, *launcher, str(processes), "-m", "aesam.paper.cost"]
         ended = subprocess.run(
             [*command, str(plan), str(out)],
             check=False,
@@ -71,6 +83,57 @@ def measure(runs: Sequence[Run], processes: int, turns: int) -> Times:
         if found["processes"] != processes:
             raise RuntimeError(f"timed {found['processes']} processes instead of {processes}")
         return found["times"]
+
+
+def take_turns(runs: Sequence[Run], turns: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of each epoch of each method, and the share of its steps that used SAM.
+
+    In turns by epoch, so that a slow moment of the machine hits all methods, after one to warm up.
+    """
+    accelerator = accelerator_for(runs[0].training)
+    for run in runs:
+        next(_epochs(run, accelerator, 1))
+    methods = {run.method.name: _epochs(run, accelerator, turns) for run in runs}
+    found: dict[str, dict[str, list[float]]] = {
+        name: {"seconds": [], "share_of_sam": []} for name in methods
+    }
+    for _ in range(turns):
+        for name, epochs in methods.items():
+            accelerator.wait_for_everyone()
+            seconds, share = next(epochs)
+            found[name]["seconds"].append(seconds)
+            found[name]["share_of_sam"].append(share)
+    return found
+
+
+def _epochs(run: Run, accelerator: Any, total: int) -> Iterator[tuple[float, float]]:
+    """Epochs of a training of so many: the adaptive threshold falls from λ2 to λ1 within them."""
+    samples = samples_of(run)
+    batches = Batches(
+        samples.train,
+        samples.data_set,
+        run.training.batch_size,
+        run.seed,
+        augment=run.data.augment,
+        device=accelerator.device,
+        rank=accelerator.process_index,
+        world=accelerator.num_processes,
+        channels_last=run.training.channels_last,
+        workers=run.training.workers,
+    )
+    whole = replace(run, training=replace(run.training, epochs=total))
+    engine = Engine(whole, samples.data_set, len(batches), accelerator)
+    passes, epoch = Passes(engine, run.training), 0
+    while True:
+        begin, used = time.perf_counter(), 0
+        for images, labels in batches.epoch(epoch):
+            passes.step(images, labels)
+            record = engine.opt.last_step
+            used += bool(record is not None and record.used_sam)
+        if accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        yield time.perf_counter() - begin, used / len(batches)
+        epoch += 1
 
 
 def result_of(bench: Bench, alone: Times, two: Times, turns: int) -> Result:
@@ -148,3 +211,19 @@ def _findings(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
         f"{_saved(saved['alone'])} time than SAM alone and {_saved(saved['two'])} in parallel."
     )
     return [parallel, doubled]
+
+
+def main() -> None:
+    """One process of however many there are; the first of them writes what was found."""
+    plan, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    torch.set_num_threads(1)  # one core each, alone too: the processes are what is compared
+    found = take_turns([from_dict(run) for run in plan["runs"]], plan["turns"])
+    many = torch.distributed.is_initialized()
+    if not many or torch.distributed.get_rank() == 0:
+        processes = torch.distributed.get_world_size() if many else 1
+        out.write_text(json.dumps({"processes": processes, "times": found}))
+    leave_processes()
+
+
+if __name__ == "__main__":
+    main()

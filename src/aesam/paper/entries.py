@@ -15,23 +15,32 @@ from aesam.paper import (
     normality,
 )
 from aesam.paper.benches import Bench, Options
-from aesam.paper.computed import cost, theorem
+from aesam.paper.cost import cost
 from aesam.paper.finished import Find
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel
+from aesam.paper.theory import theorem
 
-Told = Callable[[int, int], None]
+Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A name, what of the paper it is, and what each preset needs."""
+    """A table, a figure or the theorems.
+
+    Args:
+        name: as it is asked for, `aesam reproduce NAME`.
+        paper: what of the paper it is.
+        shows: what is to be seen there.
+        needs: for each preset what is trained, and how long it takes.
+        knows: the options that mean something to it.
+    """
 
     name: str
     paper: str
     shows: str
     needs: Mapping[str, str]
-    knows: frozenset[str]  # the options that mean something to it
+    knows: frozenset[str]
 
     def refuse_unknown(self, options: Options) -> None:
         """A flag that would change nothing here is a mistake, and is said to be one."""
@@ -62,12 +71,29 @@ class Trained(Entry):
 class Computed(Entry):
     """Computed at once, without runs that are kept."""
 
-    make: Callable[[Options, Told], Result]
+    make: Callable[[Options, Tell], Result]
 
 
 _GPU = "GPUs"
 _RUNS = frozenset({"seeds", "epochs", "tune", "data"})
-_NOISE, _CONTROLS = frozenset({"noise"}), frozenset({"controls"})
+
+
+def _sam_against_erm(
+    name: str, paper: str, what: str, needs: Mapping[str, str], quantity: str
+) -> Trained:
+    """A curve over epochs that the same runs were measured for."""
+    return Trained(
+        name,
+        paper,
+        f"{what} over epochs, SAM against ERM",
+        needs,
+        _RUNS,
+        partial(benches.architectures, data_sets=("cifar100",)),
+        convergence.sam_against_erm,
+        partial(convergence.show, quantity=quantity),
+    )
+
+
 _ENTRIES: list[Entry] = [
     Trained(
         "table-cifar",
@@ -77,7 +103,7 @@ _ENTRIES: list[Entry] = [
             "small": "2 networks on 400 digits, 42 runs, 3 minutes",
             "paper": f"CIFAR-10 and CIFAR-100, 4 networks, 280 runs and their search, {_GPU}",
         },
-        _RUNS | _CONTROLS,
+        _RUNS | {"controls"},
         benches.cifar,
         accuracy_tables.cifar_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_CIFAR),
@@ -90,7 +116,7 @@ _ENTRIES: list[Entry] = [
             "small": "ResNet-8 on 400 digits, 21 runs, 5 minutes",
             "paper": f"ImageNet in ROOT/folder, 21 runs of 90 epochs and a search of α, {_GPU}",
         },
-        _RUNS | _CONTROLS,
+        _RUNS | {"controls"},
         benches.imagenet,
         accuracy_tables.imagenet_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_IMAGENET),
@@ -103,7 +129,7 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 156 runs, 15 minutes; --data cifar10: hours",
             "paper": f"CIFAR-10, ResNet-18 and ResNet-32, 520 runs and their search, {_GPU}",
         },
-        _RUNS | _NOISE | _CONTROLS,
+        _RUNS | {"noise", "controls"},
         benches.noisy,
         accuracy_tables.noise_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_NOISE),
@@ -116,33 +142,27 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 48 runs, 4 minutes",
             "paper": f"CIFAR-10, ResNet-18, 80 runs and their search, {_GPU}",
         },
-        _RUNS | _NOISE | _CONTROLS,
+        _RUNS | {"noise", "controls"},
         partial(benches.noisy, models=("resnet18",)),
         accuracy_tables.looksam_k_panels,
         accuracy_tables.show_k,
     ),
-    Trained(
+    _sam_against_erm(
         "fig-variance",
         "Figure 1",
-        "variance of the gradient over epochs, SAM against ERM",
+        "variance of the gradient",
         {
             "small": "3 networks on 400 digits, 18 runs, 4 minutes",
             "paper": f"CIFAR-100, 3 networks, {_GPU}",
         },
-        _RUNS,
-        partial(benches.architectures, data_sets=("cifar100",)),
-        convergence.sam_against_erm,
-        partial(convergence.show, quantity="gradient_variance"),
+        "gradient_variance",
     ),
-    Trained(
+    _sam_against_erm(
         "fig-squared-norm",
         "Figure 2",
-        "mean squared norm of the stochastic gradient over epochs, SAM against ERM",
+        "mean squared norm of the stochastic gradient",
         {"small": "the runs of fig-variance", "paper": "the runs of fig-variance"},
-        _RUNS,
-        partial(benches.architectures, data_sets=("cifar100",)),
-        convergence.sam_against_erm,
-        partial(convergence.show, quantity="mean_squared_norm"),
+        "mean_squared_norm",
     ),
     Trained(
         "fig-normality",
@@ -162,7 +182,7 @@ _ENTRIES: list[Entry] = [
         "Figures 4, A3 and A4",
         "train and test accuracy over epochs under label noise, all methods",
         {"small": "the runs of table-noise", "paper": "the runs of table-noise"},
-        _RUNS | _NOISE,
+        _RUNS | {"noise"},
         benches.noisy,
         noise_curves.panels,
         noise_curves.show,
@@ -175,7 +195,7 @@ _ENTRIES: list[Entry] = [
             "small": "digits, 90 runs, 8 minutes",
             "paper": f"CIFAR-10, CIFAR-100 and 80 % noise, {_GPU}",
         },
-        _RUNS | _NOISE,
+        _RUNS | {"noise"},
         lambdas.where,
         lambdas.panels,
         lambdas.show,

@@ -1,11 +1,14 @@
-"""From finished runs on disk back to the rows they belong to."""
+"""Finished runs: where they lie, which rows they belong to, and how they are published."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aesam.lab import files
 from aesam.lab.config import Run, as_dict
+from aesam.lab.folders import RunFolder, folder_of
+from aesam.lab.grid import Job
 from aesam.lab.show import Comparison, FinishedRun, read_runs, wording
 from aesam.lab.show.comparison import comparison_of
 from aesam.lab.show.grouping import shared_settings
@@ -13,6 +16,25 @@ from aesam.paper.plan import Panel, Row
 
 #: The folder of a finished run, None where it is not finished.
 Find = Callable[[Run], Path | None]
+
+
+class Shelf:
+    """Finished runs: first where new ones go, then in folders that are only read."""
+
+    def __init__(self, out: Path, caches: Sequence[Path] = ()) -> None:
+        self._out, self._places = out, (out, *caches)
+
+    def find(self, run: Run) -> Path | None:
+        """The folder of this run if it is finished anywhere."""
+        for place in self._places:
+            folder = folder_of(run, place)
+            if Job(run, folder).is_finished:
+                return folder
+        return None
+
+    def jobs(self, runs: Iterable[Run]) -> list[Job]:
+        """The runs with their folders; those in a cache keep theirs and are never run again."""
+        return [Job(run, self.find(run) or folder_of(run, self._out)) for run in runs]
 
 
 def runs_of_row(row: Row, find: Find) -> list[FinishedRun]:
@@ -54,3 +76,25 @@ def _renamed(run: FinishedRun, method: str) -> FinishedRun:
     """The run as its row calls it: ERM for twice as long is no row of ERM's."""
     named = {**run.config["method"], "name": method}
     return replace(run, config={**run.config, "method": named})
+
+
+def publish(run: Run, folder: Path, target: Path) -> Path:
+    """Copy what a report needs of a finished run; without checkpoint, machine paths or its trace.
+
+    The decision trace, five numbers for each step, would be most of what is published, and no table
+    or figure of the paper reads it. All other numbers are copied as they are.
+    """
+    place = folder_of(run, target)
+    if place == folder:
+        return place
+    settings = files.read_json(folder / "config.json")  # as it was run, not as it is planned now
+    settings["data"]["root"] = "data"
+    files.write_json(place / "config.json", settings)
+    lines = files.read_lines(folder / "metrics.jsonl")
+    RunFolder(place).write_metrics([_without_trace(line) for line in lines])
+    files.write_json(place / "summary.json", files.read_json(folder / "summary.json"))
+    return place
+
+
+def _without_trace(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if name != "trace"}

@@ -18,8 +18,8 @@ from aesam.lab.show.figures import Drawing
 from aesam.lab.show.finished_runs import FinishedRun
 from aesam.lab.show.sheet import Line, Sheet
 from aesam.paper.benches import Bench, Options
+from aesam.paper.convergence import measured_panel
 from aesam.paper.finished import Find, runs_of_row
-from aesam.paper.measured import measured_panel
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel, only_seed
 
@@ -66,7 +66,7 @@ def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
 
 def show(panels: Sequence[Panel], find: Find) -> Result:
     found = [(panel, run) for panel in panels for run in runs_of_row(panel.rows[0], find)]
-    samples = [samples_of(run, panel.title) for panel, run in found]
+    samples = [recorded(run, panel.title) for panel, run in found]
     every = [sample for of_panel in samples for sample in of_panel]
     return Result(
         sheets=[_sheet(every)] if every else [],
@@ -77,7 +77,7 @@ def show(panels: Sequence[Panel], find: Find) -> Result:
     )
 
 
-def samples_of(run: FinishedRun, where: str) -> list[Sample]:
+def recorded(run: FinishedRun, where: str) -> list[Sample]:
     """The epochs at which the run recorded its norms."""
     return [
         sample_of(where, line["epoch"], line["norms"]) for line in run.metrics if "norms" in line
@@ -202,13 +202,7 @@ def finding(samples: Sequence[Sample]) -> str:
 
 
 def _numbers(sample: Sample) -> dict[str, Any]:
-    return {
-        "where": sample.where,
-        "epoch": sample.epoch,
-        "mean": sample.mean,
-        "std": sample.std,
-        "skewness": sample.skewness,
-        "p_value": sample.p_value,
-        "qq_correlation": sample.straightness,
-        "norms": [float(f"{v:.5g}") for v in sample.norms],
-    }
+    kept = ("where", "epoch", "mean", "std", "skewness", "p_value")
+    found = {name: getattr(sample, name) for name in kept}
+    norms = [float(f"{v:.5g}") for v in sample.norms]
+    return {**found, "qq_correlation": sample.straightness, "norms": norms}

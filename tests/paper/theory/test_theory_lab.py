@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from aesam.lab.errors import UsageError
-from aesam.paper.theory import PRESETS, TheoryResult, theorem
 from aesam.paper.theory.bounds import (
     full_batch_bound,
     full_batch_gap,
@@ -20,21 +19,52 @@ from aesam.paper.theory.bounds import (
     radius,
     sam_bound,
 )
-from aesam.paper.theory.cosines import ShiftedCosines, shifted_cosines, tilted_cosine
-from aesam.paper.theory.descent import full_batch, mini_batch
-from aesam.paper.theory.experiment import run, steps_and_patterns
-from aesam.paper.theory.full_batch import full_batch_sides
-from aesam.paper.theory.lemmas import all_batches, full_batch_lemma, mini_batch_lemma
-from aesam.paper.theory.mini_batch import larger_step_sides, mini_batch_sides
-from aesam.paper.theory.patterns import ADAPTIVE, ERM, HALF, PATTERNS, SAM
-from aesam.paper.theory.presets import Preset
-from aesam.paper.theory.problems import problems, without_noise
-from aesam.paper.theory.sides import FULL_BATCH, LARGER_STEP, MINI_BATCH, SAM_ALONE, standard_error
-from aesam.paper.theory.variance import variance_check
+from aesam.paper.theory.descent import (
+    ADAPTIVE,
+    ERM,
+    HALF,
+    PATTERNS,
+    SAM,
+    full_batch,
+    mini_batch,
+)
+from aesam.paper.theory.experiment import (
+    SIZES,
+    Sizes,
+    TheoryResult,
+    compute,
+    sizes_of,
+    steps_and_patterns,
+)
+from aesam.paper.theory.lemmas import (
+    all_batches,
+    full_batch_lemma,
+    mini_batch_lemma,
+    variance_check,
+)
+from aesam.paper.theory.problems import (
+    ShiftedCosines,
+    problems,
+    shifted_cosines,
+    tilted_cosine,
+    without_noise,
+)
+from aesam.paper.theory.sides import (
+    FULL_BATCH,
+    LARGER_STEP,
+    MINI_BATCH,
+    SAM_ALONE,
+    full_batch_sides,
+    larger_step_sides,
+    mini_batch_sides,
+    standard_error,
+)
+from aesam.paper.theory.theory_figures import figures
+from aesam.paper.theory.theory_text import conclusions, text
 from aesam.parts.policies import Always, Never
 
 pytestmark = pytest.mark.slow
-TINY = Preset(
+TINY = Sizes(
     full_steps=(5, 20),
     mini_steps=(16, 51),
     most_steps=51,
@@ -50,12 +80,12 @@ EACH_PROBLEM = pytest.mark.parametrize("problem", problems(), ids=lambda p: p.na
 
 @pytest.fixture(scope="module")
 def tiny() -> TheoryResult:
-    return run("tiny", TINY, None)
+    return compute("tiny", TINY)
 
 
 @pytest.fixture(scope="module")
 def drawn(tiny):
-    return {drawing.name: drawing.svg for drawing in tiny.figures()}
+    return {drawing.name: drawing.svg for drawing in figures(tiny)}
 
 
 # Problems: the constants are what they are said to be ---------------------------------------------
@@ -250,7 +280,7 @@ def test_a_wrong_beta_breaks_the_full_batch_bound_and_is_reported(tiny):
     assert wrong.verdict == "BROKEN"
     told = replace(tiny, rows=(*tiny.rows, wrong))
     assert told.broken == (wrong,)
-    said = told.conclusions()
+    said = conclusions(told)
     assert "BROKEN" in said[0]
     assert "BROKEN where it is claimed: full-batch theorem on 3 cos w, T = 10" in "\n".join(said)
     assert len(told.as_json()["broken"]) == 1
@@ -316,12 +346,12 @@ def test_json_is_valid_without_nan_and_has_every_number(tiny):
 
 
 def test_text_says_where_the_bounds_hold_and_where_not(tiny):
-    text, said = tiny.text(), "\n".join(tiny.conclusions())
+    shown, said = text(tiny), "\n".join(conclusions(tiny))
     assert "0.92 on the left and −5.3 on the right" in said
     assert "T ≥ (8β/3)⁴" in said
     assert "At its tightest" in said
-    assert max(map(len, text.splitlines())) <= 100
-    assert "nan" not in text.lower()
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "nan" not in shown.lower()
 
 
 def test_figures_are_svg_with_labelled_axes(drawn):
@@ -340,10 +370,10 @@ def test_figures_are_svg_with_labelled_axes(drawn):
 
 
 def test_figures_have_headings_and_captions(tiny):
-    headings = [drawing.heading for drawing in tiny.figures()]
+    headings = [drawing.heading for drawing in figures(tiny)]
     assert "Full-batch theorem: least squares" in headings
     assert len(set(headings)) == len(headings)
-    assert all(drawing.caption.endswith(".") for drawing in tiny.figures())
+    assert all(drawing.caption.endswith(".") for drawing in figures(tiny))
 
 
 def test_figures_have_the_methods_colours(drawn):
@@ -357,15 +387,15 @@ def test_progress_counts_to_the_end():
     smallest = replace(
         TINY, full_steps=(1,), mini_steps=(1,), most_steps=1, larger_steps=(1,), repetitions=1
     )
-    run("smallest", smallest, lambda done, total: calls.append((done, total)))
+    compute("smallest", smallest, lambda done, total: calls.append((done, total)))
     total = calls[0][1]
     assert calls == [(done, total) for done in range(1, total + 1)]
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match="unknown preset 'smal': did you mean small"):
-        theorem("smal")
-    assert {"small", "paper"} <= PRESETS.keys()
+        sizes_of("smal")
+    assert {"small", "paper"} <= SIZES.keys()
 
 
 @pytest.mark.parametrize(

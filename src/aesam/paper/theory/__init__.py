@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 
-from aesam.paper.theory.experiment import run
-from aesam.paper.theory.presets import PRESETS, preset_of
-from aesam.paper.theory.result import TheoryResult
+from aesam.lab.training.threads import threads
+from aesam.paper.benches import Options
+from aesam.paper.outcome import Result
+from aesam.paper.theory.experiment import compute, sizes_of
+from aesam.paper.theory.theory_figures import figures
+from aesam.paper.theory.theory_text import conclusions, text
 
-__all__ = ["PRESETS", "TheoryResult", "theorem"]
 
-
-def theorem(preset: str, progress: Callable[[int, int], None] | None = None) -> TheoryResult:
-    """Compute both sides of the theorems, corollaries and lemmas with the library's optimizer.
-
-    Args:
-        preset: ``"small"`` takes less than a minute, ``"paper"`` more T and more repetitions.
-        progress: called with the number of jobs done, and of all.
-    """
-    return run(preset, preset_of(preset), progress)
+def theorem(options: Options, tell: Callable[[int, int], None]) -> Result:
+    """Compute both sides of the theorems, corollaries and lemmas with the library's optimizer."""
+    with threads(1):  # the problems have a handful of weights
+        found = compute(options.preset, sizes_of(options.preset), tell)
+    return Result(
+        drawings=figures(found),
+        findings=conclusions(found),
+        data=found.as_json(),
+        text=text(found),
+    )

@@ -1,6 +1,7 @@
-"""The two lemmas behind the theorems: how far SAM's gradient may turn away from the gradient.
+"""What the theorems rest on: the two lemmas, and the variance of the gradient (Eq. 3).
 
-Expectations over batches are exact: all batches of b samples, drawn with replacement, are taken.
+The lemmas say how far SAM's gradient may turn away from the gradient. Expectations over batches are
+exact: all batches of b samples, drawn with replacement, are taken.
 """
 
 from collections.abc import Iterable
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 
 from aesam import SharpnessAware
 from aesam._core import checks
-from aesam.paper.theory.problem import Problem
-from aesam.parts.policies import Always
+from aesam.paper.theory.problems import Problem
+from aesam.parts.policies import Always, Never
 
 FULL = "full batch: ∇L(w)·∇L(w + ρ∇L(w)) ≥ (1 − ρβ)‖∇L(w)‖²"
 MINI = "mini-batch: E ∇L(w)·∇L_B(w + ρ∇L_B(w)) ≥ (½ − ρβ)‖∇L(w)‖² − β²ρ²σ²/(2b)"
@@ -140,3 +141,74 @@ def _check(
         smallest=slack.min().item(),
         median=slack.median().item(),
     )
+
+
+# Var ∇L(B;w) = E‖∇L(B;w)‖² − ‖∇L(D;w)‖², which is why ‖g‖² tells sharp from flat ----------------
+
+
+@dataclass(frozen=True)
+class VarianceCheck:
+    """Both sides of the identity over all batches of b samples, at random points.
+
+    Args:
+        left: the variance by its definition, at the point where it is largest.
+        right: the mean of the library's ‖g‖² less the square of the full gradient, at that point.
+        difference: the largest difference of the two at any point, relative to ``E‖g‖²``.
+        share: the largest variance of a sample's gradient at a point, over the problem's σ².
+    """
+
+    problem: str
+    batch: int
+    points: int
+    batches: int
+    left: float
+    right: float
+    difference: float
+    share: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the sides agree and the problem's σ² is an upper bound indeed."""
+        return self.difference <= ROUNDING and self.share <= 1 + ROUNDING
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "holds": self.holds}
+
+
+def variance_check(problem: Problem, *, batch: int, points: int) -> VarianceCheck:
+    """The identity at ``points`` random points, for batches drawn with replacement."""
+    draw = torch.Generator().manual_seed(1)
+    size = (points, len(problem.start))
+    w = problem.start + torch.randn(size, generator=draw, dtype=torch.float64)
+    repeated, rows = points_and_batches(w, problem, batch)
+    gradients = problem.batch_gradient(repeated, rows).reshape(points, -1, w.shape[1])
+    squares = _squared_norms(gradients.flatten(0, 1)).reshape(points, -1).mean(1)
+    full = problem.gradient(w)
+    left = (gradients - full.unsqueeze(1)).square().sum(-1).mean(1)
+    right = squares - full.square().sum(1)
+    widest = int(left.argmax())
+    return VarianceCheck(
+        problem=problem.name,
+        batch=batch,
+        points=points,
+        batches=gradients.shape[1],
+        left=left[widest].item(),
+        right=right[widest].item(),
+        difference=((left - right).abs() / squares).max().item(),
+        share=(problem.variance_at(w) / problem.variance).max().item(),
+    )
+
+
+def _squared_norms(gradients: Tensor) -> Tensor:
+    """‖g‖² as the library's optimizer measures it, for one gradient after the other."""
+    w = nn.Parameter(torch.zeros_like(gradients[0]))
+    opt = SharpnessAware(torch.optim.SGD([w], lr=0.0), policy=Never())
+    squares: list[float] = []
+    for gradient in gradients:
+        w.grad = gradient.clone()
+        opt.needs_second_pass()
+        opt.step()
+        if opt.last_step is None:
+            raise RuntimeError("the optimizer kept no record of its last step")
+        squares.append(opt.last_step.squared_norm)
+    return torch.tensor(squares, dtype=torch.float64)

@@ -12,11 +12,11 @@ from aesam.lab.lab_methods import colour_of, marker_of
 from aesam.lab.show.canvas import INK, draw, legend_below
 from aesam.lab.show.figures import Drawing
 from aesam.paper.theory.bounds import least_steps
-from aesam.paper.theory.conclusions import PRINTED, minus
+from aesam.paper.theory.descent import ADAPTIVE, PATTERNS, SHOWN_OVER_STEPS
+from aesam.paper.theory.experiment import TheoryResult
 from aesam.paper.theory.lemmas import FULL, LemmaCheck
-from aesam.paper.theory.patterns import ADAPTIVE, PATTERNS, SHOWN_OVER_STEPS
-from aesam.paper.theory.result import TheoryResult
 from aesam.paper.theory.sides import FULL_BATCH, MINI_BATCH, Sides
+from aesam.paper.theory.theory_text import PRINTED, minus
 
 STEPS = "number of steps T"
 SHARE = "share ζ of steps that use SAM"
@@ -26,7 +26,7 @@ LINES = ("-", DASHED, (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))  # one for each 
 GREY = "#767676"
 SHADE = "#f0f0f0"
 NARROW = 100.0  # an axis that spans less has ticks between the powers of ten
-SIZES = (11.0, 9.0, 7.0, 5.0)  # marks of policies in the same place stay visible
+MARK_SIZES = (11.0, 9.0, 7.0, 5.0)  # marks of policies in the same place stay visible
 
 CAPTIONS = {
     "steps": "The measured side must stay below the bound of its own colour.",
@@ -80,7 +80,7 @@ def over_steps(rows: Sequence[Sides], name: str) -> str:
     """Measured value and bound over T for four policies, on one problem."""
 
     def paint(figure: Figure, axes: Axes) -> None:
-        for pattern, size in zip(SHOWN_OVER_STEPS, SIZES, strict=True):
+        for pattern, size in zip(SHOWN_OVER_STEPS, MARK_SIZES, strict=True):
             own = sorted((r for r in rows if r.policy == pattern.label), key=lambda r: r.steps)
             if own:
                 _paint_sides(axes, own, size)
