@@ -139,11 +139,11 @@ class MemoryPart(Part):
     every step, and by :meth:`learn` on a step with a second gradient.
     """
 
-    #: Names of the numbers in this part's :class:`Memory`, for checking a checkpoint.
     remembers: tuple[str, ...] = ()
+    """Names of the numbers in this part's :class:`Memory`, for checking a checkpoint."""
 
-    #: Whether a copy of the first gradient must be kept through the second pass.
     needs_first_gradient = False
+    """Whether a copy of the first gradient must be kept through the second pass."""
 
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         """Called on every step, fired or not: the memory after this gradient."""

@@ -73,11 +73,11 @@ class Policy(Part):
     True
     """
 
-    #: Whether a second pass can be ruled out from the start, which saves preparing for one.
     never_fires = False
+    """Whether a second pass can be ruled out from the start, which saves preparing for one."""
 
-    #: Whether :attr:`Observation.loss` is wanted.
     looks_at_loss = False
+    """Whether :attr:`Observation.loss` is wanted."""
 
     def start(self) -> State:
         """The state before the first step."""
