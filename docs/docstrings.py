@@ -50,10 +50,11 @@ def _block(example: re.Match[str]) -> str:
 
 
 class Markdown(griffe.Extension):
-    """Rewrites every docstring when the package is collected, and writes ``**common`` out.
+    """Rewrites every docstring when the package is collected, and writes out what many share.
 
     Methods hand the keywords of ``Common`` on to ``SharpnessAware``: in the site they stand in each
-    signature, with the defaults that they have there.
+    signature, with the defaults that they have there. Measures of sharpness hand what all of them
+    take on to ``measuring``, which explains it.
     """
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
@@ -63,6 +64,10 @@ class Markdown(griffe.Extension):
             p for p in pkg["optimizer.SharpnessAware"].parameters if p.name in handed_on
         ]
         self._rewrite(pkg)
+        shared = _explained(pkg["sharpness.objective.measuring"])
+        for measure in pkg["sharpness"].members.values():
+            if measure.is_function and "batches" in measure.parameters:
+                _explain(measure.final_target, shared)
 
     def _rewrite(self, inside: griffe.Object) -> None:
         if inside.is_function and "common" in inside.parameters:
@@ -74,3 +79,19 @@ class Markdown(griffe.Extension):
         for member in inside.members.values():
             if not member.is_alias:
                 self._rewrite(member)
+
+
+def _explained(function: griffe.Function) -> dict[str, str]:
+    """The lines of its arguments, by their names."""
+    text = function.docstring.value.partition("Args:\n")[2]
+    return {line.strip().partition(":")[0]: line for line in text.splitlines()}
+
+
+def _explain(measure: griffe.Function, shared: dict[str, str]) -> None:
+    """Put the shared arguments first, in a section that may be there already."""
+    before, _, own = measure.docstring.value.partition("Args:\n")
+    if not own:
+        before, fence, rest = measure.docstring.value.partition("```pycon")
+        own = f"\n{fence}{rest}"
+    lines = [shared[p.name] for p in measure.parameters if p.name in shared]
+    measure.docstring.value = f"{before}Args:\n" + "\n".join(lines) + f"\n{own}"
