@@ -120,15 +120,23 @@ ENTRIES = (
 
 def claims() -> str:
     """How many of the paper's claims came out which way; our own questions are not counted."""
-    rows = _head("entry", *VERDICTS)
+    rows = _head("entry", *VERDICTS, "ρ at the edge of its grid")
     for name in ENTRIES:
-        words = _words(read(f"{name}/results.json"))
+        found = read(f"{name}/results.json")
+        words = _words(found)
         counts = [sum(word.startswith(heads) for word in words) for heads in VERDICTS.values()]
         if sum(counts) != len(words):
             raise ValueError(f"{name} has a verdict that belongs to no column: {words}")
         shown = " | ".join(str(n or "–") for n in counts)
-        rows.append(f"| `results/{name}/table.txt` | {shown} |")
+        rows.append(f"| `results/{name}/table.txt` | {shown} | {_at_edge(found)} |")
     return "\n".join(rows)
+
+
+def _at_edge(found: Any) -> str:
+    """The radii of an entry's rows that are the smallest or largest of the paper's grid."""
+    rows = [row for comparison in found.get("comparisons", []) for row in comparison["rows"]]
+    radii = {row["settings"]["rho"] for row in rows} & {0.01, 0.5}
+    return ", ".join(f"{rho:g}" for rho in sorted(radii)) or "–"
 
 
 def _words(found: Any) -> list[str]:
@@ -141,7 +149,7 @@ def _words(found: Any) -> list[str]:
 
 def methods() -> str:
     """All methods by their records."""
-    rows = _head("name", "label", "what it does", "settings", "and", "paper")
+    rows = _head("name", "label", "what it does", "settings", "also takes", "paper")
     for record in map(method_record, list_methods()):
         of_its_own = ", ".join(f"`{name}`" for name in record.defaults) or "–"
         besides = ["**`total_steps`**"] * record.needs_total_steps + ["`seed`"] * record.needs_seed

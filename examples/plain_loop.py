@@ -1,5 +1,7 @@
 """Handwritten digits with a bare PyTorch loop: plain training, SAM and AE-SAM side by side.
 
+It shows how to write the loop; the digits are too easy to show a difference.
+
 python examples/plain_loop.py
 """
 
