@@ -234,6 +234,12 @@ def test_paths_and_links_that_are_named_exist():
             assert (ROOT / page).parent.joinpath(link).exists(), f"{link} in {page}"
 
 
+def test_the_walks_go_through_modules_that_exist():
+    named = re.findall(r"`((?:_core|lab|paper|parts|sharpness)[.\w]*)`", PAGES["docs/walks.md"])
+    assert named
+    assert [name for name in named if importlib.util.find_spec(f"aesam.{name}") is None] == []
+
+
 def test_the_readme_is_a_front_page():
     lines = PAGES["README.md"].splitlines()
     assert len(lines) <= 150
