@@ -469,6 +469,9 @@ def unwrap(optimizer: object) -> SharpnessAware:
 
     Lightning's and Fabric's wrappers claim to be instances of it themselves; this is the real one.
 
+    Args:
+        optimizer: the wrapper, or a :class:`SharpnessAware` itself.
+
     >>> from aesam import SAM
     >>> opt = SAM(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
     >>> unwrap(opt) is opt

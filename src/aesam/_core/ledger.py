@@ -17,8 +17,13 @@ from aesam.parts.part import Gradient, Memory, Part
 class StepRecord:
     """What the last finished step saw and did.
 
-    ``mean`` (μ_t, Eq. 4), ``std`` (σ_t, Eq. 5) and ``threshold`` (μ_t + c_t σ_t) are None where
-    the policy has none.
+    Args:
+        index: of the step, from 0.
+        used_sam: whether it took the second gradient.
+        squared_norm: ``‖g‖²``.
+        mean: ``μ_t`` (Eq. 4), None where the policy has none, as for the next two.
+        std: ``σ_t`` (Eq. 5).
+        threshold: ``μ_t + c_t σ_t``.
 
     >>> StepRecord(index=0, used_sam=True, squared_norm=4.0).threshold is None
     True

@@ -16,10 +16,13 @@ from aesam._core.tensors import Workspace
 class Gradient:
     """The gradient ``g`` over all parameters that have one, measured once.
 
-    ``values`` are the tensors in ``p.grad`` and carry the factor ``scale`` of a loss scaler;
-    ``norm`` is ``‖g‖`` of the true gradient, over all of them. ``radii`` is ``ρ`` of each tensor's
-    group, negative where the group maximises. ``norms`` has the norm of each tensor where an
-    ascent asks for it.
+    Args:
+        params: the parameters.
+        values: the tensors in ``p.grad``, which carry the factor ``scale``.
+        radii: ``ρ`` of each tensor's group, negative where the group maximises.
+        norm: ``‖g‖`` of the true gradient, over all of them.
+        scale: of a loss scaler.
+        norms: of each tensor, where an ascent asks for it.
 
     >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], radii=[0.05], norm=5.0)
     >>> g.squared_norm
@@ -64,8 +67,13 @@ class Gradient:
 class Direction:
     """A displacement of some parameters: ``ε = radius · gain · vector / length``, tensor by tensor.
 
-    ``length`` is measured like ``vectors``, loss scale included, so normalising cancels it; without
-    normalisation ``scale`` stands in its place.
+    Args:
+        params: the parameters to move.
+        vectors: where to, a tensor for each.
+        radii: ``ρ`` of each, as :class:`Gradient` has it.
+        length: of all vectors together, loss scale included, so that normalising cancels it.
+        scale: stands in the place of ``length`` without normalisation.
+        gain: a factor on the whole.
 
     >>> Direction([torch.zeros(1)], [torch.ones(1)], [0.05], length=2.0).factors(normalize=True)
     [0.025]
@@ -92,6 +100,10 @@ class Memory:
 
     :meth:`MemoryPart.learn` may leave numbers on the device, as tensors without a dimension: they
     are fetched together with everything else that the host waits for.
+
+    Args:
+        values: numbers, under the names of :attr:`MemoryPart.remembers`.
+        tensors: by parameter.
 
     >>> Memory({"norm": 2.0}).tensors
     {}
@@ -139,11 +151,11 @@ class MemoryPart(Part):
     every step, and by :meth:`learn` on a step with a second gradient.
     """
 
-    #: Names of the numbers in this part's :class:`Memory`, for checking a checkpoint.
     remembers: tuple[str, ...] = ()
+    """Names of the numbers in this part's :class:`Memory`, for checking a checkpoint."""
 
-    #: Whether a copy of the first gradient must be kept through the second pass.
     needs_first_gradient = False
+    """Whether a copy of the first gradient must be kept through the second pass."""
 
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         """Called on every step, fired or not: the memory after this gradient."""
@@ -204,13 +216,21 @@ def gradients_of(params: Iterable[Tensor]) -> list[Tensor]:
 
 
 def radius(group: dict[str, Any], rho: float) -> float:
-    """The group's ``ρ``: its own if it has one, signed so that it always makes the loss worse."""
+    """The group's ``ρ``: its own if it has one, signed so that it always makes the loss worse.
+
+    Args:
+        group: of the optimizer's ``param_groups``.
+        rho: for groups without one.
+    """
     own = checks.at_least_zero("rho of a parameter group", group.get("rho", rho))
     return -own if group.get("maximize", False) else own
 
 
 def global_norm(vectors: Sequence[Tensor]) -> float:
     """The Euclidean norm of all tensors together, over all shards and processes of FSDP2.
+
+    Args:
+        vectors: the tensors, of any shapes.
 
     >>> global_norm([torch.tensor([3.0]), torch.tensor([4.0])])
     5.0

@@ -30,11 +30,14 @@ State = dict[str, float]
 
 @dataclass(frozen=True)
 class Observation:
-    """What a policy may look at: the step's index ``t``, ``‖g‖²``, its generator and the loss.
+    """What a policy may look at.
 
-    The generator is there for policies with a ``seed``. The loss at ``w`` is there for policies
-    that ask for it (:attr:`Policy.looks_at_loss`), the mean over all processes, so that they never
-    disagree; it is None where the caller has none.
+    Args:
+        step: the index ``t`` of the step, from 0.
+        squared_norm: ``‖g‖²`` of the true gradient.
+        generator: for policies with a ``seed``.
+        loss: at ``w``, for policies that ask for it (:attr:`Policy.looks_at_loss`): the mean over
+            all processes, so that they never disagree. None where the caller has none.
 
     >>> Observation(step=3, squared_norm=0.25).loss is None
     True
@@ -48,9 +51,14 @@ class Observation:
 
 @dataclass(frozen=True)
 class Decision:
-    """Take the second gradient or not, and why: ``μ_t``, ``σ_t`` and the threshold if any.
+    """Take the second gradient or not, and why.
 
-    ``notice`` is a sentence for the user, shown once as a warning.
+    Args:
+        use_sam: take it.
+        mean: ``μ_t``, if the policy has one; shown in ``last_step``, as are the next two.
+        std: ``σ_t``.
+        threshold: what ``‖g‖²`` was held against.
+        notice: a sentence for the user, shown once as a warning.
 
     >>> Decision(True).use_sam
     True
@@ -73,11 +81,11 @@ class Policy(Part):
     True
     """
 
-    #: Whether a second pass can be ruled out from the start, which saves preparing for one.
     never_fires = False
+    """Whether a second pass can be ruled out from the start, which saves preparing for one."""
 
-    #: Whether :attr:`Observation.loss` is wanted.
     looks_at_loss = False
+    """Whether :attr:`Observation.loss` is wanted."""
 
     def start(self) -> State:
         """The state before the first step."""

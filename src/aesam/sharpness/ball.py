@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sharpness:
-    """By how much the loss rises above ``loss`` within each radius.
+    """By how much the loss rises within each radius.
 
-    ``standard_errors`` are None where nothing was drawn.
+    Args:
+        kind: ``"average"`` or ``"worst-case"``.
+        loss: at the model's own weights.
+        radii: from small to large.
+        values: the rise above ``loss``, radius by radius.
+        standard_errors: of the values; None where nothing was drawn.
     """
 
     kind: str
@@ -57,6 +62,11 @@ def average_sharpness(
 
     Each of the ``samples`` is the mean of the loss at ``w + δ`` and ``w − δ``, which takes the
     slope out of the noise. On a quadratic loss of n weights it is ``ρ² tr(H) / (2 (n + 2))``.
+
+    Args:
+        rho: radius above 0, or several from small to large.
+        samples: how many δ are drawn, a whole number from 2.
+        seed: of the draws.
 
     >>> import torch
     >>> model, mse = nn.Linear(1, 1, bias=False).double(), nn.functional.mse_loss
@@ -108,6 +118,11 @@ def worst_case_sharpness(
     with the radius, since each starts at the best of the one before. The step grows where the loss
     rises by half of what the slope promises and shrinks where it does not; either way it takes one
     gradient over all batches.
+
+    Args:
+        rho: radius above 0, or several from small to large.
+        steps: of the ascent in each radius, a whole number from 1.
+        seed: of the start where the gradient is zero and no way is up.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GradientNorms:
-    """``‖∇L(B; w)‖²`` of each batch B, and how many samples each has."""
+    """``‖∇L(B; w)‖²`` of each batch B, and how many samples each has.
+
+    Args:
+        squared_norms: ``‖∇L(B; w)‖²``, batch by batch.
+        counts: samples of each batch.
+    """
 
     squared_norms: tuple[float, ...]
     counts: tuple[int, ...]
@@ -35,7 +40,12 @@ class GradientNorms:
 
 @dataclass(frozen=True)
 class GradientVariance:
-    """``Var = E‖∇L(B; w)‖² − ‖∇L(D; w)‖²`` (the paper's Eq. 3) and its two parts."""
+    """``Var = E‖∇L(B; w)‖² − ‖∇L(D; w)‖²`` (the paper's Eq. 3) and its two parts.
+
+    Args:
+        norms: of the batches.
+        full_squared_norm: ``‖∇L(D; w)‖²`` over all samples.
+    """
 
     norms: GradientNorms
     full_squared_norm: float
@@ -53,7 +63,13 @@ class GradientVariance:
 
 @dataclass(frozen=True)
 class FullGradient:
-    """``‖∇L(D; w)‖`` over all samples, and the part of each parameter."""
+    """``‖∇L(D; w)‖`` over all samples, and the part of each parameter.
+
+    Args:
+        norm: over all parameters.
+        names: of the parameters.
+        norms: of each parameter's part.
+    """
 
     norm: float
     names: tuple[str, ...]

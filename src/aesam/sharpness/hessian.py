@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 class HessianEigenvalues:
     """Eigenvalues, largest first; each is off by at most its residual.
 
-    ``converged`` says whether all residuals are within the tolerance; ``steps`` is how many
-    products with the Hessian were taken.
+    Args:
+        values: the eigenvalues.
+        residuals: a bound on the error of each.
+        steps: how many products with the Hessian were taken.
+        converged: whether all residuals are within the tolerance.
     """
 
     values: tuple[float, ...]
@@ -38,7 +41,11 @@ class HessianEigenvalues:
 
 @dataclass(frozen=True)
 class HessianTrace:
-    """Independent estimates of the trace, one for each random vector."""
+    """Independent estimates of the trace.
+
+    Args:
+        estimates: one for each random vector.
+    """
 
     estimates: tuple[float, ...]
 
@@ -76,6 +83,12 @@ def hessian_eigenvalues(
     size. It keeps a vector of all weights for each step. An eigenvalue shared by several
     eigenvectors is sure to count as often only where the model has no more than ``steps`` weights
     or the method exhausts its subspace.
+
+    Args:
+        k: how many, a whole number from 1.
+        steps: most products with the Hessian, at least ``k``.
+        tolerance: largest residual, as a share of the largest eigenvalue's size.
+        seed: of the vector to begin with.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -115,6 +128,10 @@ def hessian_trace(
     progress: Progress = False,
 ) -> HessianTrace:
     """The trace, by Hutchinson's method: the mean of ``zᵀHz`` over vectors z of random signs.
+
+    Args:
+        samples: how many vectors, a whole number from 2.
+        seed: of their signs.
 
     >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)

@@ -29,6 +29,15 @@ def measuring(
     """The loss ready to be measured; ``passes`` is how often the batches are gone through.
 
     Afterwards, also after an error, the model and the random state are what they were.
+
+    Args:
+        model: the model to measure, where it stands.
+        loss: ``loss(outputs, targets)``, the mean over samples.
+        batches: gives ``(inputs, targets)`` and can be gone through again: a list, a DataLoader.
+        mode: ``"eval"`` or ``"train"``, what BatchNorm and dropout do.
+        progress: True shows a bar; a function is told ``(done, total)`` in batches.
+        what: what the bar says.
+        passes: how often the batches are gone through.
     """
     inputs.check(model, loss, batches, mode)
     # A compiled model has no second derivatives: measure what was compiled, which has its weights.

@@ -22,7 +22,13 @@ FILTER, GIVEN = "filter norms", "lengths of the direction"
 
 @dataclass(frozen=True)
 class Slice1D:
-    """``L(w + a·d)`` at each position a; ``unit`` says how long d is."""
+    """``L(w + a·d)`` at each position a.
+
+    Args:
+        positions: the places a.
+        losses: the loss at each.
+        unit: how long d is, in words.
+    """
 
     positions: tuple[float, ...]
     losses: tuple[float, ...]
@@ -35,7 +41,14 @@ class Slice1D:
 
 @dataclass(frozen=True)
 class Slice2D:
-    """``L(w + a·d + b·e)``: a row of losses for each b of ``ys``, with one for each a of ``xs``."""
+    """``L(w + a·d + b·e)`` on a grid.
+
+    Args:
+        xs: the places a.
+        ys: the places b.
+        losses: a row for each b of ``ys``, with a loss for each a of ``xs``.
+        unit: how long d and e are, in words.
+    """
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
@@ -61,8 +74,12 @@ def slice_1d(
 ) -> Slice1D:
     """The loss at ``points`` places from ``w − span·d`` to ``w + span·d``.
 
-    Without a direction (a tensor for each trainable parameter, taken as it is) d is random and
-    filter-normalised. An odd number of points has ``w`` itself among them.
+    Args:
+        direction: d, a tensor for each trainable parameter, taken as it is; without one, d is
+            random and filter-normalised.
+        span: how far to go each way, above 0.
+        points: how many places, from 2; an odd number has ``w`` itself among them.
+        seed: of a random direction.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
@@ -94,8 +111,12 @@ def slice_2d(
 ) -> Slice2D:
     """The loss on a square of ``points × points`` places, ``span`` each way along two directions.
 
-    Without directions (each a tensor for each trainable parameter, taken as it is) both are random
-    and filter-normalised; in many dimensions these are all but orthogonal.
+    Args:
+        directions: two, each a tensor for each trainable parameter, taken as it is; without them
+            both are random and filter-normalised, which in many dimensions is all but orthogonal.
+        span: how far to go each way, above 0.
+        points: places along each direction, from 2.
+        seed: of random directions.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.zeros_(model.weight)

@@ -1,8 +1,8 @@
-"""Puts the measured numbers of results/ into the README, between its markers.
+"""Puts measured numbers and the records of methods into README and docs, after their markers.
 
-    python benchmarks/readme.py
+    python benchmarks/pages.py
 
-A test calls :func:`tables` and refuses a README that does not hold them.
+A test calls :func:`tables` and :func:`filled`, and refuses pages that are out of step.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from aesam.lab.show import label_of
+from aesam import MethodRecord, list_methods, method_record
 
 ROOT = Path(__file__).parents[1]
 
@@ -99,10 +99,8 @@ def cost() -> str:
     heads = ["method", "1 process: time, × ERM", "2 processes: time, × ERM", "faster with two"]
     rows = _head(*heads, "% SAM")
     for name, row in read("cost-cifar10/results.json")["rows"].items():
-        rows.append(
-            f"| {label_of(name)} | {row['alone']:.2f} | {row['two']:.2f} | {row['speedup']:.2f} "
-            f"| {row['percent_sam']:.0f} |"
-        )
+        times = " | ".join(f"{row[of]:.2f}" for of in ("alone", "two", "speedup"))
+        rows.append(f"| {method_record(name).label} | {times} | {row['percent_sam']:.0f} |")
     return "\n".join(rows)
 
 
@@ -122,15 +120,23 @@ ENTRIES = (
 
 def claims() -> str:
     """How many of the paper's claims came out which way; our own questions are not counted."""
-    rows = _head("entry", *VERDICTS)
+    rows = _head("entry", *VERDICTS, "ρ at the edge of its grid")
     for name in ENTRIES:
-        words = _words(read(f"{name}/results.json"))
+        found = read(f"{name}/results.json")
+        words = _words(found)
         counts = [sum(word.startswith(heads) for word in words) for heads in VERDICTS.values()]
         if sum(counts) != len(words):
             raise ValueError(f"{name} has a verdict that belongs to no column: {words}")
         shown = " | ".join(str(n or "–") for n in counts)
-        rows.append(f"| [{name}](results/{name}/table.txt) | {shown} |")
+        rows.append(f"| `results/{name}/table.txt` | {shown} | {_at_edge(found)} |")
     return "\n".join(rows)
+
+
+def _at_edge(found: Any) -> str:
+    """The radii of an entry's rows that are the smallest or largest of the paper's grid."""
+    rows = [row for comparison in found.get("comparisons", []) for row in comparison["rows"]]
+    radii = {row["settings"]["rho"] for row in rows} & {0.01, 0.5}
+    return ", ".join(f"{rho:g}" for rho in sorted(radii)) or "–"
 
 
 def _words(found: Any) -> list[str]:
@@ -141,26 +147,76 @@ def _words(found: Any) -> list[str]:
     return [f"remarked on: {v['remark']}" if v["remark"] else v["word"] for v in claimed]
 
 
+def methods() -> str:
+    """All methods by their records."""
+    rows = _head("name", "label", "what it does", "settings", "also takes", "paper")
+    for record in map(method_record, list_methods()):
+        of_its_own = ", ".join(f"`{name}`" for name in record.defaults) or "–"
+        besides = ["**`total_steps`**"] * record.needs_total_steps + ["`seed`"] * record.needs_seed
+        cells = [f"`{record.name}`", record.label, _what(record), of_its_own]
+        rows.append(f"| {' | '.join([*cells, ', '.join(besides) or '–', record.paper or '–'])} |")
+    return "\n".join(rows)
+
+
+def _what(record: MethodRecord) -> str:
+    """Its summary, without the name that may stand before a colon."""
+    said = record.summary.partition(": ")[2] or record.summary
+    return said[0].upper() + said[1:].replace("``", "`")
+
+
+def settings() -> str:
+    """All settings by the methods' records: the default of most, and who has another."""
+    rows = _head("setting", "symbol", "what it is", "allowed", "default", "searched")
+    records = [method_record(name) for name in list_methods()]
+    for name in dict.fromkeys(name for record in records for name in record.defaults):
+        of = {r.name: s for r in records for s in r.settings if s.name == name}
+        first, *_ = of.values()
+        others = {s.default: [n for n in of if of[n].default == s.default] for s in of.values()}
+        default = "; ".join(
+            _number(value) + (f" ({', '.join(names)})" if value != first.default else "")
+            for value, names in others.items()
+        )
+        grid = ", ".join(f"{value:g}" for value in first.grid) or "–"
+        cells = [f"`{name}`", first.symbol or "–", first.help, first.allowed, default, grid]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _number(value: bool | float) -> str:
+    return str(value) if isinstance(value, bool) else f"{value:.3g}"
+
+
 def tables() -> dict[str, str]:
-    """The text that belongs after each marker of the README."""
+    """The text that belongs after each marker."""
     return {
         "claims": claims(),
         "cost": cost(),
-        "noise_digits": noise("table-noise"),
-        "noise_cifar": noise("table-noise-cifar10"),
-        "step_overhead": step_overhead(),
         "demo": demo(),
         "lab_overhead": lab_overhead(),
+        "methods": methods(),
+        "noise_cifar": noise("table-noise-cifar10"),
+        "noise_digits": noise("table-noise"),
+        "settings": settings(),
+        "step_overhead": step_overhead(),
     }
 
 
-def main() -> None:
-    path = ROOT / "README.md"
-    page = path.read_text()
+def pages() -> list[Path]:
+    """README and everything in docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def filled(page: str) -> str:
+    """The page with every marked table as it should be."""
     for name, table in tables().items():
         marker = f"<!-- {name} -->\n"
         page = re.sub(rf"{marker}(\|.*\n)*", lambda _, t=marker + table + "\n": t, page)
-    path.write_text(page)
+    return page
+
+
+def main() -> None:
+    for path in pages():
+        path.write_text(filled(path.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""The same digits with Lightning's automatic optimization.
+
+Do not add accumulate_grad_batches, gradient_clip_val or manual optimization: see docs/trainers.md.
+
+python examples/with_lightning.py
+"""
+
+import lightning
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import aesam
+
+
+class Digits(lightning.LightningModule):
+    """A small network, and a method of the library around AdamW."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        base = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        steps = int(self.trainer.estimated_stepping_batches)
+        return aesam.AELookSAM(base, self.net, rho=0.05, alpha=0.3, total_steps=steps)
+
+
+def main() -> None:
+    digits = load_digits()
+    x, y = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+    lightning.seed_everything(0, verbose=False)
+    model = Digits()
+    trainer = lightning.Trainer(
+        max_epochs=5, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(model, DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True))
+    opt = aesam.unwrap(model.optimizers())
+    right = (model.net(x).argmax(1) == y).float().mean().item()
+    print(
+        f"{right:.1%} correct in training, second gradient on {opt.sam_fraction:.0%} of the steps"
+    )
+
+
+if __name__ == "__main__":
+    main()

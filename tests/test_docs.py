@@ -1,0 +1,250 @@
+"""What README, docs and CONTRIBUTING show works as written, and nothing public is left out."""
+
+import importlib.util
+import inspect
+import json
+import re
+import runpy
+import shlex
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import tyro
+from accelerate.state import AcceleratorState, GradientState, PartialState
+
+import aesam
+from aesam import parts, registry, sharpness
+from aesam.lab.cli import COMMANDS
+from aesam.paper.command import Reproduce
+from aesam.sharpness.objective import measuring
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+}
+CODE = {page: re.findall(r"```python\n(.*?)```", text, re.DOTALL) for page, text in PAGES.items()}
+SHELL = [
+    line.partition("#")[0].strip()
+    for text in PAGES.values()
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+def program(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def left_as_found(tmp_path, monkeypatch):
+    """Files go into an empty folder; methods and Accelerate's state are as before afterwards."""
+    monkeypatch.chdir(tmp_path)
+    before = aesam.list_methods()
+    yield
+    for name in set(aesam.list_methods()) - set(before):
+        registry.forget_method(name)
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+@pytest.fixture
+def warnings_of_trainers():
+    """Lightning warns of its own and its dependencies' doings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+# Code -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [page for page, blocks in CODE.items() if blocks])
+@pytest.mark.usefixtures("left_as_found", "warnings_of_trainers")
+def test_the_python_blocks_of_a_page_run_one_after_the_other(page):
+    names = {"__name__": "page"}
+    for block in CODE[page]:
+        exec(compile(block, page, "exec"), names)
+
+
+@pytest.mark.parametrize("sign", ["-", "+"])
+def test_both_sides_of_the_readme_s_diff_train(sign):
+    (diff,) = re.findall(r"```diff\n(.*?)```", PAGES["README.md"], re.DOTALL)
+    side = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
+    names = {}
+    exec(CODE["README.md"][0], names)
+    names |= {"criterion": names["torch"].nn.CrossEntropyLoss(), "steps": 100}
+    before = [p.detach().clone() for p in names["model"].parameters()]
+    exec("\n".join(side), names)
+    assert isinstance(names["opt"], aesam.AESAM) == (sign == "+")
+    after = names["model"].parameters()
+    assert not any(old.equal(new) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in ROOT.glob("examples/*.py")))
+@pytest.mark.usefixtures("left_as_found", "warnings_of_trainers")
+def test_the_examples_learn_to_read_digits(example, capsys):
+    runpy.run_path(str(ROOT / "examples" / example), run_name="__main__")
+    said = capsys.readouterr().out
+    found = [float(percent) for percent in re.findall(r"([\d.]+) ?% correct", said)]
+    assert found
+    assert min(found) > 90
+    assert "second gradient on" in said
+
+
+def commands_in_text():
+    """Whole command lines in running text: those without a placeholder."""
+    text = "\n".join(PAGES.values())
+    found = re.findall(
+        r"`(aesam (?:train|compare|tune|report|sharpness|data|reproduce) [^`]+)`", text
+    )
+    return [line for line in found if not re.search(r"[A-Z]{2}|…", line)]
+
+
+@pytest.mark.parametrize(
+    "line", dict.fromkeys([s for s in SHELL if s.startswith("aesam ")] + commands_in_text())
+)
+def test_command_lines_are_understood(line):
+    words = shlex.split(line)[1:]
+    known = {**COMMANDS, "reproduce": Reproduce}
+    assert callable(tyro.extras.subcommand_cli_from_dict(known, args=words))
+
+
+def test_every_make_target_that_is_named_exists():
+    makefile = (ROOT / "Makefile").read_text()
+    for page, text in PAGES.items():
+        for target in re.findall(r"(?:`|\n)make ([a-z-]+)", text):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{target} in {page}"
+
+
+# Numbers --------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_the_measured_ones_and_those_of_the_records():
+    pages = program("pages")
+    for page in pages.pages():
+        text = page.read_text()
+        assert pages.filled(text) == text, "run: python benchmarks/pages.py"
+    for name, table in pages.tables().items():
+        assert any(f"<!-- {name} -->\n{table}\n" in text for text in PAGES.values()), name
+
+
+def test_the_picture_is_of_the_measured_numbers():
+    picture = program("picture")
+    assert picture.description() in picture.PICTURE.read_text(), "run: benchmarks/picture.py"
+
+
+def test_the_gains_of_the_readme_are_the_measured_ones():
+    panels = program("picture").panels()
+    found = [{row["label"]: row["accuracy"]["mean"] for row in p["rows"]} for p in panels]
+    gains = [[of[label] - of["ERM"] for of in found] for label in ("SAM", "AE-LookSAM")]
+    (sam, ours) = [" and ".join(f"{gain:.0f}" for gain in both) for both in gains]
+    said = " ".join(PAGES["README.md"].split())
+    assert f"SAM is {sam} points above plain training, AE-LookSAM {ours}" in said
+
+
+def test_wherever_digits_with_wrong_labels_are_shown_their_radius_is_said_to_be_at_the_edge():
+    for text in PAGES.values():
+        if "<!-- noise_digits -->" in text or "<!-- demo -->" in text:
+            assert "edge of the paper's\n    grid" in text
+            assert "being redone" in text
+
+
+def test_results_are_small_and_say_how_they_were_made():
+    for path in (ROOT / "results").rglob("*"):
+        assert path.is_dir() or path.stat().st_size < 300_000, path
+        if path.suffix == ".json" and "runs" not in path.parts:
+            assert json.loads(path.read_text())["command"], path
+
+
+# Names ----------------------------------------------------------------------------------------
+
+
+def resolved(path):
+    """The object that a page of the API names."""
+    place, rest = aesam, path.split(".")[1:]
+    for name in rest:
+        place = getattr(place, name)
+    return place
+
+
+def documented():
+    """All objects that the API pages show: those named, and the members of modules."""
+    text = "".join(text for page, text in PAGES.items() if page.startswith("docs/api/"))
+    for path, options in re.findall(r"^::: (\S+)\n(?:    options: (.*))?", text, re.MULTILINE):
+        found = resolved(path)
+        yield found
+        if isinstance(found, ModuleType) and "members: false" not in options:
+            yield from own_members(found)
+
+
+def own_members(module):
+    """Public classes and functions that are defined in the module."""
+    for name, member in vars(module).items():
+        if not name.startswith("_") and getattr(member, "__module__", None) == module.__name__:
+            yield member
+
+
+def public():
+    modules = [m for m in vars(parts).values() if isinstance(m, ModuleType) and m is not parts.part]
+    for module in (aesam, sharpness, parts):
+        for name in set(module.__all__) - {"__version__"}:
+            yield f"{module.__name__}.{name}", getattr(module, name)
+    for module in modules:
+        for member in own_members(module):
+            if inspect.isclass(member) or inspect.isfunction(member):
+                yield f"{module.__name__}.{member.__name__}", member
+
+
+def takes_arguments(found):
+    return callable(found) and not (inspect.isclass(found) and issubclass(found, Exception))
+
+
+PUBLIC = dict(sorted(public()))
+
+
+def test_every_public_name_is_in_the_api():
+    shown = {id(found) for found in documented()}
+    assert [name for name, found in PUBLIC.items() if id(found) not in shown] == []
+
+
+@pytest.mark.parametrize("name", [n for n, found in PUBLIC.items() if takes_arguments(found)])
+def test_every_argument_of_a_public_name_is_explained(name):
+    """Measures explain what all of them take in one place, from where the site copies it."""
+    found = PUBLIC[name]
+    of_all = measuring.__doc__ if name.startswith("aesam.sharpness.") else ""
+    said = f"{inspect.getdoc(found)}\n{of_all}"
+    wanted = set(inspect.signature(found).parameters) - {"args", "kwargs", "common"}
+    named = re.findall(r"^ +(\w+): |``(\w+)``", said, re.MULTILINE)
+    assert wanted <= {word for pair in named for word in pair}
+
+
+def test_paths_and_links_that_are_named_exist():
+    for page, text in PAGES.items():
+        if page == "CONTRIBUTING.md":
+            continue
+        for path in re.findall(r"`((?:results|tests|docs|examples|benchmarks)/[\w./-]+)`", text):
+            assert (ROOT / path).exists(), f"{path} in {page}"
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (ROOT / page).parent.joinpath(link).exists(), f"{link} in {page}"
+
+
+def test_the_walks_go_through_modules_that_exist():
+    named = re.findall(r"`((?:_core|lab|paper|parts|sharpness)[.\w]*)`", PAGES["docs/walks.md"])
+    assert named
+    assert [name for name in named if importlib.util.find_spec(f"aesam.{name}") is None] == []
+
+
+def test_the_readme_is_a_front_page():
+    lines = PAGES["README.md"].splitlines()
+    assert len(lines) <= 150
+    assert "https://openreview.net/forum?id=6Wl7-M2BC-" in "".join(lines[:6])
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {aesam.__version__}\n" in (ROOT / "CITATION.cff").read_text()
