@@ -14,7 +14,7 @@ from aesam.lab import method_records, validation
 from aesam.lab.config import Run, as_dict
 from aesam.lab.errors import UsageError
 from aesam.lab.show import label_of
-from aesam.lab.show.sheet import Line, Sheet
+from aesam.lab.show.table import Line, Sheet
 from aesam.paper import benches
 from aesam.paper.benches import Bench, Options
 from aesam.paper.outcome import Result

@@ -9,7 +9,7 @@ import tyro
 
 from aesam.lab.cli.console import console, say
 from aesam.lab.errors import UsageError
-from aesam.lab.show import rich_table, write_report
+from aesam.lab.show import as_rich, results_sheet, write_report
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,6 @@ class Report:
         out = self.out or self.folders[0]
         command = shlex.join(["aesam", *sys.argv[1:]])
         for comparison in write_report(self.folders, out, command=command):
-            console.print(rich_table(comparison))
+            console.print(as_rich(results_sheet(comparison, narrow=True), console.width))
         say(f"written: {out / 'report.html'}, {out / 'results.json'}")
         return 0

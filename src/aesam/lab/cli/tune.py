@@ -3,11 +3,11 @@
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.table import Table
 
 from aesam.lab import files, method_records
 from aesam.lab.cli.compare import check_all, finish, tell_failures
@@ -17,6 +17,7 @@ from aesam.lab.config import Method
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
+from aesam.lab.show import Line, Sheet, as_rich
 
 RHOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 ALPHAS = (0.1, 0.3, 0.6, 0.9)
@@ -66,7 +67,7 @@ class Tune(RunOptions):
         rows = ranked([o.job for o in outcomes if o.error is None])
         command = shlex.join(["aesam", *sys.argv[1:]])
         files.write_json(self.out / "tune.json", {"command": command, "rows": rows})
-        console.print(_table(rows))
+        console.print(as_rich(_table(rows), console.width))
         say(f"written: {self.out / 'tune.json'}")
         return tell_failures(outcomes)
 
@@ -110,13 +111,19 @@ def ranked(jobs: list[Job]) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="validation accuracy")
-    for column in ("method", "settings", "accuracy %", "n"):
-        table.add_column(column)
-    for row in rows:
-        settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items() if k != "normalize")
-        accuracy = f"{row['validation_accuracy']:.2f}"
-        marked = f"[bold]{accuracy}[/bold]" if row["best"] else accuracy
-        table.add_row(row["method"], settings, marked, str(row["n"]))
-    return table
+def _table(rows: list[dict[str, Any]]) -> Sheet:
+    """A group for each method, its best setting marked."""
+    groups = [list(own) for _, own in groupby(rows, key=lambda row: row["method"])]
+    return Sheet(
+        "validation accuracy",
+        ("method", "settings", "accuracy %", "n"),
+        tuple(tuple(_line(row) for row in group) for group in groups),
+        marked=2,
+        words=("settings",),
+    )
+
+
+def _line(row: dict[str, Any]) -> Line:
+    settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items() if k != "normalize")
+    accuracy = f"{row['validation_accuracy']:.2f}"
+    return Line((row["method"], settings, accuracy, str(row["n"])), best=row["best"])

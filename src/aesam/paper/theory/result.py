@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aesam.lab.show.figures import Drawing
+from aesam.lab.show.canvas import Drawing
 from aesam.paper.theory.lemmas import LemmaCheck
 from aesam.paper.theory.sides import Sides
 from aesam.paper.theory.variance import VarianceCheck

@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
-from aesam.lab.show.canvas import INK, draw, legend_below
-from aesam.lab.show.figures import Drawing
+from aesam.lab.show.canvas import INK, Drawing, draw, legend_below
 from aesam.lab.show.looks import colour_of, marker_of
 from aesam.paper.theory.bounds import least_steps
 from aesam.paper.theory.conclusions import PRINTED, minus
