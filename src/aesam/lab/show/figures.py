@@ -2,8 +2,7 @@
 
 from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.comparison import Comparison
-from aesam.lab.show.curves import curves, drawn_rows
-from aesam.lab.show.trace import adaptive_rows, decision_trace, thinning
+from aesam.lab.show.curves import adaptive_rows, curves, decision_trace, drawn_rows, thinning
 from aesam.lab.show.tradeoff import accuracy_against_cost, has_times
 
 

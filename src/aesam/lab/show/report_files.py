@@ -58,38 +58,27 @@ def as_json(comparisons: Sequence[Comparison], command: str) -> dict[str, Any]:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "title": comparison.title,
-        "settings": comparison.settings,
-        "measured_on": comparison.measured_on,
-        "seeds": comparison.seeds,
-        "rows": [
-            {"group": index, **_row(row)}
-            for index, group in enumerate(comparison.groups)
-            for row in group
-        ],
-    }
+    groups = enumerate(comparison.groups)
+    rows = [{"group": index, **_row(row)} for index, group in groups for row in group]
+    return {**_fields(comparison, "title", "settings", "measured_on", "seeds"), "rows": rows}
 
 
 def _row(row: MethodRow) -> dict[str, Any]:
+    spreads = ("accuracy", "percent_sam", "seconds", "times_erm", "train_accuracy")
     return {
-        "method": row.method,
-        "label": row.label,
-        "settings": row.settings,
-        "n": row.n,
-        "seeds": row.seeds,
-        "accuracy": _spread(row.accuracy),
-        "percent_sam": _spread(row.percent_sam),
-        "seconds": _spread(row.seconds),
-        "times_erm": _spread(row.times_erm),
-        "train_accuracy": _spread(row.train_accuracy),
+        **_fields(row, "method", "label", "settings", "n", "seeds"),
+        **{name: _spread(getattr(row, name)) for name in spreads},
         "gradients_per_step": row.gradients_per_step,
         "against_sam": _against(row.against_sam),
         "against_baseline": _against(row.against_baseline),
-        "best_in_group": row.best_in_group,
-        "best_overall": row.best_overall,
+        **_fields(row, "best_in_group", "best_overall"),
         "runs": [_run(run) for run in row.runs],
     }
+
+
+def _fields(thing: Comparison | MethodRow, *names: str) -> dict[str, Any]:
+    """What goes into the file as it is, under the same name."""
+    return {name: getattr(thing, name) for name in names}
 
 
 def _run(run: FinishedRun) -> dict[str, Any]:
