@@ -9,6 +9,7 @@ from scipy import stats
 from support.fixtures_report import by_method, config_of
 
 from aesam.lab.show import FinishedRun, Line, Sheet, as_text, comparison_of, label_of
+from aesam.lab.show.canvas import Drawing
 from aesam.paper import accuracy_tables, benches, claims, noise_curves, verdicts
 from aesam.paper.benches import Options
 from aesam.paper.claims import Claim
@@ -253,3 +254,15 @@ def test_verdicts_are_counted_and_shown_as_a_table_for_each_place(comparison):
     page = page_of("title", "lede", Result(verdicts=found), "aesam reproduce")
     assert "1 × not seen here" in page
     assert "LookSAM more accurate than AE-LookSAM (and why?)</th>" in page
+
+
+def test_the_page_shows_whatever_it_is_given_and_obeys_none_of_it():
+    hostile = "<script>x</script>\" onload='y'"
+    drawing = Drawing("name", hostile, hostile, '<svg xmlns="w3" id="name"><path/></svg>')
+    shown = Sheet(hostile, (hostile, "b"), ((Line((hostile, hostile)),),), hostile)
+    result = Result([shown], [drawing], [hostile], notes=[hostile], text=hostile)
+    page = page_of(hostile, hostile, result, hostile)
+    assert "<script" not in page
+    assert '" onload' not in page
+    assert page.count("&lt;script&gt;") == 17
+    assert '&#39;y&#39;" id="name"><path/></svg>' in page  # the label, then our own SVG as it is

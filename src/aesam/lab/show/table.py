@@ -113,9 +113,10 @@ def aligned(rows: Sequence[Sequence[str]], left: set[int]) -> list[str]:
 def as_rich(sheet: Sheet, width: int) -> Table:
     """For a terminal: the best of all in bold, the best of its group underlined."""
     shown = fitting(sheet, width)
+    below = _below(sheet, len(sheet.columns) - len(shown))
     table = Table(
         title=Text(sheet.title, style="bold") if sheet.title else None,
-        caption=Text(_below(sheet, len(sheet.columns) - len(shown))),
+        caption=Text(below) if below else None,
         box=box.SIMPLE_HEAD,
         padding=0 if sheet.tight else (0, GAP - 1, 0, 0),
         title_justify="left",
