@@ -75,8 +75,8 @@ def _outline(method: str) -> str:
 
 def _heading(text: str) -> str:
     """With a capital, except for symbols: letters that stand alone, and Greek ones."""
-    is_symbol = len(text.split(" ", 1)[0]) == 1 or not text[0].isascii()
-    return text if is_symbol else text[0].upper() + text[1:]
+    is_symbol = len(text.split(" ", 1)[0]) == 1 or not text[:1].isascii()
+    return text if is_symbol else text[:1].upper() + text[1:]
 
 
 def _opened(svg: str) -> "Markup":
