@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from aesam.lab import data, models, recipes
+from aesam.lab import data, models
 from aesam.lab.config import Method, Model, Run
-from aesam.lab.method_records import PAPER, fill
+from aesam.lab.lab_methods import fill, methods_of
 from aesam.lab.training.counts import Progress, Sums
 from aesam.lab.training.engine import Engine, accelerator_for
 from aesam.lab.training.passes import Passes
@@ -34,12 +34,12 @@ TARGETS = {"erm_over_bare": 1.05, "method_over_share": 1.03}
 
 
 def digits() -> Run:
-    return recipes.for_dataset("digits")
+    return data.data_record("digits").usual
 
 
 def cifar_resnet20() -> Run:
     """CIFAR's shapes: 640 images of noise, since only the time is looked at."""
-    usual = recipes.for_dataset("cifar10")
+    usual = data.data_record("cifar10").usual
     return replace(
         usual, model=Model("resnet20"), training=replace(usual.training, channels_last=True)
     )
@@ -52,12 +52,12 @@ def data_set_of(run: Run) -> data.DataSet:
     images = torch.randint(0, 256, (640, 3, 32, 32), generator=draw, dtype=torch.uint8)
     split = data.Split(images, torch.randint(0, 10, (640,), generator=draw))
     mean = std = (0.5, 0.5, 0.5)
-    return data.DataSet("noise", 10, split, split, mean, std, 3, 32, 4, True)
+    return data.DataSet(10, split, split, mean, std, 3, 32, 4, True)
 
 
-def batches_for(run: Run, data_set: data.DataSet) -> data.Epochs:
+def batches_for(run: Run, data_set: data.DataSet) -> data.Batches:
     training = run.training
-    return data.batches_of(
+    return data.Batches(
         data_set.train, data_set, training.batch_size, 0, augment=True, device="cpu",
         channels_last=training.channels_last,
     )  # fmt: skip
@@ -70,9 +70,7 @@ Turn = tuple[float, float]
 def bare_epochs(run: Run, data_set: data.DataSet) -> Iterator[Turn]:
     """The loop that one would write by hand."""
     torch.manual_seed(0)
-    model = models.build(
-        run.model.name, classes=data_set.classes, channels=data_set.channels, size=data_set.size
-    )
+    model = models.build_for(run.model, data_set)
     if run.training.channels_last:
         model = model.to(memory_format=torch.channels_last)
     batches = batches_for(run, data_set)
@@ -114,7 +112,7 @@ Times = dict[str, list[Turn]]
 
 def contenders(run: Run, data_set: data.DataSet) -> dict[str, Iterator[Turn]]:
     """All of them afresh; each builds its model in its first turn."""
-    methods = {name: replace(run, method=fill(Method(name))) for name in PAPER}
+    methods = {name: replace(run, method=fill(Method(name))) for name in methods_of("paper")}
     return {
         "bare": bare_epochs(run, data_set),
         "bare again": bare_epochs(run, data_set),

@@ -50,7 +50,9 @@ ALPHA = Setting(
     allowed="any finite number",
     grid=(0.1, 0.3, 0.6, 0.9),
 )
-NORMALIZE = Setting("normalize", True, "ε = ρ g/‖g‖, else ε = ρ g", allowed="yes or no")
+NORMALIZE = Setting(
+    "normalize", True, "normalise the ascent: ε = ρ g/‖g‖, else ε = ρ g", allowed="yes or no"
+)
 K = Setting("k", 5, "a second gradient every k-th step", symbol="k", allowed="≥ 1")
 P = Setting("p", 0.5, "probability of a second gradient", symbol="p", allowed="0 to 1")
 LAMBDA1 = Setting(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.problems import Problem, mlp, weights
 
-from aesam.lab import method_records
+from aesam.lab import lab_methods
 from aesam.lab.config import Method, config_hash, from_dict
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.training.trainer import train
@@ -26,8 +26,8 @@ def test_a_state_dict_of_before_is_gone_on_with(name):
     saved, model = SAVED[name], mlp()
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     given = {"k": 3} if name == "looksam" else {}
-    filled = method_records.fill(Method(name, **given))
-    opt = method_records.make(filled, base, model, total_steps=20, seed=7)
+    filled = lab_methods.fill(Method(name, **given))
+    opt = lab_methods.make(filled, base, model, total_steps=20, seed=7)
     model.load_state_dict(saved["model"])
     opt.load_state_dict(saved["optimizer"])
     Problem(model).train(opt, 9, start=11)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.commands import aesam
 
-from aesam.lab import data, fit, models, recipes
+from aesam.lab import data, fit, models
 from aesam.lab.config import Method, Model, Run, Training
 from aesam.lab.errors import UsageError
 from aesam.parts.part import Memory
@@ -53,7 +53,7 @@ def test_a_pass_of_one_row_trains_where_it_can(model, tmp_path):
 
 def run_of(model, batch_size=1, **method):
     return Run(
-        data=recipes.for_dataset("digits").data,
+        data=data.data_record("digits").usual.data,
         model=Model(model),
         method=Method(**method),
         training=Training(batch_size=batch_size),
@@ -71,7 +71,7 @@ def can_train_on(net, row):
 @pytest.mark.parametrize("size", [8, 16, 32])
 @pytest.mark.parametrize("model", ["mlp", "digits-cnn", "resnet8", "resnet18", "resnet50", "vit-s"])
 def test_what_is_refused_is_what_the_real_model_cannot_do(model, size):
-    known = data.DataSet("any", 10, None, None, (0.5,), (0.5,), 1, size, 0, False)
+    known = data.DataSet(10, None, None, (0.5,), (0.5,), 1, size, 0, False)
     torch.manual_seed(3)
     state = torch.get_rng_state()
     refused = False

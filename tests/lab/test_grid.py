@@ -11,9 +11,10 @@ from distributed import Client, LocalCluster
 from lab.data.test_real_formats import write_cifar10
 from support.commands import SMALL, aesam
 
-from aesam.lab import grid, recipes
+from aesam.lab import grid
 from aesam.lab.config import Method, Model, Run
-from aesam.lab.method_records import fill
+from aesam.lab.data import data_record
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import run_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ FEW = ("--methods", "erm", "sam", "ae-sam", "--seeds", 0, 1, "--epochs", 2, "--n
 
 
 def job(tmp_path, name, seed=0, epochs=2):
-    usual = recipes.for_dataset("synthetic")
+    usual = data_record("synthetic").usual
     longer = replace(usual.training, epochs=epochs)
     run = replace(usual, method=fill(Method("sam")), training=longer, seed=seed)
     return grid.Job(run, tmp_path / name)
@@ -124,7 +125,7 @@ def test_workers_find_the_data_from_wherever_they_are(tmp_path, monkeypatch):
     """And what is written says what the user said: another machine has another folder."""
     write_cifar10(tmp_path / "data/cifar-10-batches-bin")
     (tmp_path / "elsewhere").mkdir()
-    usual = recipes.for_dataset("cifar10")
+    usual = data_record("cifar10").usual
     short = replace(usual.training, epochs=1, batch_size=50)
     run = replace(usual, model=Model("mlp"), method=fill(Method("erm")), training=short)
     monkeypatch.chdir(tmp_path)

@@ -91,7 +91,7 @@ def numbered(count: int, size: int = 8, channels: int = 3, **facts: object) -> D
     split = Split(images.to(torch.uint8), torch.arange(count))
     defaults = {"mean": (0.4, 0.5, 0.6)[:channels], "std": (0.2, 0.3, 0.4)[:channels]}
     defaults |= {"pad": 2, "flips": True} | facts
-    return DataSet("numbered", count, split, split, channels=channels, size=size, **defaults)
+    return DataSet(count, split, split, channels=channels, size=size, **defaults)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def tiny_archive(files: dict[str, bytes], content: bytes) -> Archive:
     """The description of an archive of tiny CIFAR-10 batches, with its own sum."""
     *train, test = files
     sum_of_all = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    return Archive("tiny.tar.gz", sum_of_all, "cifar-10-batches-bin", tuple(train), test)
+    return Archive("", "tiny.tar.gz", sum_of_all, "cifar-10-batches-bin", tuple(train), test)
 
 
 class Server:

@@ -1,50 +1,106 @@
-"""A run as a value: it prints, compares, hashes and goes into the checkpoint."""
+"""A run as a value: it prints, compares, hashes, goes into the checkpoint, and is what flags set.
+
+The fields of :class:`Data`, :class:`Model` and :class:`Training` are the commands' flags; the
+sentence below a field is the flag's help.
+"""
 
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Suppress, arg
+
+NoiseKind = Literal["different", "uniform"]
+OptimizerName = Literal["sgd", "adamw"]
+Precision = Literal["no", "bf16", "fp16", "float64"]
+Measure = Literal["gradients", "norms"]
+
+
+def _or(metavar: str, otherwise: str) -> Any:
+    """How a flag that may be left unset is shown: its kind of value, and what happens without."""
+    return arg(metavar=metavar, help_behavior_hint=f"(default: {otherwise})")
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is learned from."""
+    """What is learned from; the defaults shown are those of the data set that is named."""
 
-    name: str = "digits"
+    name: Annotated[str, arg(name="dataset", metavar="NAME")] = "digits"
+    """The data set; see `aesam data --help` for those there are."""
     root: str = "data"
-    noise: float = 0.0
-    noise_kind: str = "different"
+    """Where data sets lie."""
+    noise: Suppress[float] = 0.0  # a flag of the commands: some take several levels
+    """Share of the training labels that are wrong."""
+    noise_kind: NoiseKind = "different"
+    """Wrong labels are drawn from the different classes, or uniform over all."""
     holdout: float = 0.0
-    subset: int | None = None
+    """Share of the training set that is held out and evaluated on instead of the test set."""
+    subset: Annotated[int | None, _or("INT", "all")] = None
+    """Train on so many samples only, the same for every seed."""
     augment: bool = True
-    cutout: int | None = None
+    """Random crops and flips."""
+    cutout: Annotated[int | None, _or("INT", "none")] = None
+    """Side of a square that is cut out of each training image."""
 
 
 @dataclass(frozen=True)
 class Model:
     """What learns."""
 
-    name: str = "digits-cnn"
-    patch: int | None = None
+    name: Annotated[str, arg(name="model", metavar="NAME")] = "digits-cnn"
+    """The network: digits-cnn, mlp, resnet8, resnet18, …; a wrong name lists them all."""
+    patch: Annotated[int | None, _or("INT", "4 up to 64 pixels, then 16")] = None
+    """Patch size of a vision transformer."""
 
 
-@dataclass(frozen=True)
 class Method:
-    """How it learns; settings that mean nothing to the method are None."""
+    """How it learns: a method's name and its settings; None stands for a setting that it lacks.
 
-    name: str = "ae-sam"
-    rho: float | None = None
-    alpha: float | None = None
-    k: int | None = None
-    p: float | None = None
-    lambda1: float | None = None
-    lambda2: float | None = None
-    delta: float | None = None
-    beta: float | None = None
-    gamma: float | None = None
-    after: float | None = None
-    normalize: bool | None = None
+    >>> Method("looksam", k=2, p=None)
+    Method('looksam', k=2)
+    >>> Method("looksam", k=2).get("k"), Method("looksam", k=2).get("p")
+    (2, None)
+    """
+
+    def __init__(self, name: str = "ae-sam", /, **settings: float | None) -> None:
+        self._name = name
+        self._settings = {k: v for k, v in settings.items() if v is not None}
+        for setting, value in self._settings.items():
+            if not isinstance(value, bool | int | float):  # pyright: ignore
+                raise TypeError(f"{setting} must be a number, got {value!r}")
+
+    @property
+    def name(self) -> str:
+        """What commands call the method."""
+        return self._name
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The settings by name, whole numbers and switches as what they are."""
+        return dict(self._settings)
+
+    def get(self, setting: str) -> float | None:
+        """The value of a setting, None where the method has no such setting."""
+        return self._settings.get(setting)
+
+    def but(self, **settings: float | None) -> "Method":
+        """The same method with other values for these settings."""
+        return Method(self._name, **{**self._settings, **settings})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Method):
+            return NotImplemented
+        return (self._name, self._settings) == (other._name, other._settings)
+
+    def __hash__(self) -> int:
+        return hash((self._name, frozenset(self._settings.items())))
+
+    def __repr__(self) -> str:
+        shown = "".join(f", {k}={v!r}" for k, v in self._settings.items())
+        return f"Method({self._name!r}{shown})"
 
 
 @dataclass(frozen=True)
@@ -52,22 +108,39 @@ class Training:
     """For how long, and with which optimizer underneath."""
 
     epochs: int = 60
+    """Passes over the training set."""
     batch_size: int = 128
+    """Samples per optimizer step, over all processes and micro-batches."""
     lr: float = 0.1
-    optimizer: str = "sgd"
+    """Learning rate at its highest; it falls along a cosine."""
+    optimizer: OptimizerName = "sgd"
+    """Underneath the method."""
     momentum: float = 0.9
+    """Of sgd."""
     weight_decay: float = 1e-4
+    """Of the optimizer, outside of the perturbed loss."""
     warmup: int = 0
+    """Epochs in which the learning rate rises, before the cosine."""
     label_smoothing: float = 0.0
-    clip: float | None = None
+    """Share of each label that is spread over all classes."""
+    clip: Annotated[float | None, _or("FLOAT", "no clipping")] = None
+    """Largest norm of the final direction."""
     accumulate: int = 1
-    precision: str = "no"
+    """Micro-batches that a batch is split into, in both passes."""
+    precision: Precision = "no"
+    """Mixed precision: no (float32), bf16 or fp16; or all in float64."""
     channels_last: bool = False
+    """Keep images with their channels last, which is faster on CPUs."""
     compile: bool = False
+    """Compile the model with torch.compile."""
     cpu: bool = False
+    """Stay on the CPU also where there is an accelerator."""
     workers: int = 2
+    """Processes that decode images of a folder."""
     evaluate_every: int = 1
-    measure: str | None = None
+    """Epochs between evaluations; the last epoch is always evaluated."""
+    measure: Suppress[Measure | None] = None  # set by entries of the paper
+    """Gradients to record on the way."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +156,7 @@ class Run:
 
 #: Where the data lie, which machine does the work and how often one looks: no part of what a run
 #: is.
-_CIRCUMSTANCES = {
+CIRCUMSTANCES = {
     ("data", "root"),
     ("training", "cpu"),
     ("training", "workers"),
@@ -93,19 +166,26 @@ _CIRCUMSTANCES = {
 
 def as_dict(run: Run) -> dict[str, Any]:
     """Nested plain values, for JSON and checkpoints."""
-    return dataclasses.asdict(run)
+    return {
+        "data": dataclasses.asdict(run.data),
+        "model": dataclasses.asdict(run.model),
+        "method": {"name": run.method.name, **run.method.settings},
+        "training": dataclasses.asdict(run.training),
+        "seed": run.seed,
+    }
 
 
-def from_dict(saved: dict[str, Any]) -> Run:
+def from_dict(saved: Mapping[str, Any]) -> Run:
     """The run that :func:`as_dict` was given.
 
     >>> from_dict(as_dict(Run(seed=3))) == Run(seed=3)
     True
     """
+    method = dict(saved["method"])
     return Run(
         Data(**saved["data"]),
         Model(**saved["model"]),
-        Method(**saved["method"]),
+        Method(method.pop("name"), **method),
         Training(**saved["training"]),
         saved["seed"],
     )
@@ -117,11 +197,11 @@ def identity(run: Run) -> dict[str, Any]:
     So is what is None: a setting that did not exist when a run was made leaves its identity alone.
     """
     flat: dict[str, Any] = {"seed": run.seed}
-    for part, settings in as_dict(run).items():
-        if isinstance(settings, dict):
-            for name, value in settings.items():  # pyright: ignore[reportUnknownVariableType]
-                if value is not None and (part, name) not in _CIRCUMSTANCES:
-                    flat[f"{part}.{name}"] = value
+    for section, values in as_dict(run).items():
+        if isinstance(values, dict):
+            for name, value in values.items():  # pyright: ignore[reportUnknownVariableType]
+                if value is not None and (section, name) not in CIRCUMSTANCES:
+                    flat[f"{section}.{name}"] = value
     return flat
 
 

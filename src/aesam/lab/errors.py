@@ -1,7 +1,8 @@
 """Mistakes in what a user asked for, told without a traceback."""
 
-import difflib
 from collections.abc import Iterable
+
+from aesam.registry import did_you_mean
 
 
 class UsageError(ValueError):
@@ -14,7 +15,4 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:
     >>> print(unknown("method", "ae-sma", ["erm", "sam", "ae-sam"]))
     unknown method 'ae-sma': did you mean ae-sam? Known are erm, sam, ae-sam
     """
-    names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
-    return UsageError(f"unknown {kind} {name!r}: {guess}Known are {', '.join(names)}")
+    return UsageError(f"unknown {kind} {name!r}: {did_you_mean(name, known)}")

@@ -7,7 +7,7 @@ from aesam.lab import models
 from aesam.lab.config import Run
 from aesam.lab.data import DataSet
 from aesam.lab.errors import UsageError
-from aesam.parts.samples import LargestRise
+from aesam.lab.lab_methods import samples_of_method
 
 
 def outline(run: Run, data_set: DataSet) -> nn.Module:
@@ -16,13 +16,7 @@ def outline(run: Run, data_set: DataSet) -> nn.Module:
     Nothing is drawn from any random state.
     """
     with torch.device("meta"):
-        return models.build(
-            run.model.name,
-            classes=data_set.classes,
-            channels=data_set.channels,
-            size=data_set.size,
-            patch=run.model.patch,
-        )
+        return models.build_for(run.model, data_set)
 
 
 def smallest_pass(run: Run, world: int = 1) -> int:
@@ -35,7 +29,7 @@ def smallest_pass(run: Run, world: int = 1) -> int:
     1
     """
     rows = run.training.batch_size // (world * run.training.accumulate)
-    return rows if run.method.gamma is None else LargestRise(run.method.gamma).count(rows)
+    return samples_of_method(run.method).count(rows)
 
 
 def check_smallest_pass(run: Run, data_set: DataSet, world: int = 1) -> None:
@@ -57,7 +51,7 @@ def check_smallest_pass(run: Run, data_set: DataSet, world: int = 1) -> None:
 
 
 def _too_few(run: Run, side: int, world: int) -> str:
-    training, gamma = run.training, run.method.gamma
+    training, gamma = run.training, run.method.get("gamma")
     selected = "" if gamma is None else f", of which {run.method.name} selects gamma {gamma:g}"
     return (
         f"batch_size {training.batch_size} over {world} process(es) × {training.accumulate} "

@@ -13,20 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from aesam.lab import clusters
+from aesam.lab import clusters, plugins
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.files import DiskError
 from aesam.lab.folders import RunFolder
 from aesam.lab.training.interrupts import Stopped
 
-ENGINES = ["local", "ray", "dask"]
+EngineName = Literal["local", "ray", "dask"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 DIED = "its process was killed"
 
 
@@ -66,7 +67,7 @@ def run_all(
     jobs: Sequence[Job],
     *,
     workers: int = 1,
-    engine: str = "local",
+    engine: EngineName = "local",
     address: str | None = None,
     done: Done | None = None,
 ) -> list[Outcome]:
@@ -134,7 +135,9 @@ def _on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, s
     pool: Any = ProcessPoolExecutor(max_workers=workers)
     over = False
     try:
-        futures: dict[Any, Job] = {pool.submit(_train, job, threads, job.root): job for job in jobs}
+        futures: dict[Any, Job] = {
+            pool.submit(_train, *task): task[0] for task in _tasks(jobs, threads)
+        }
         for future in as_completed(futures):
             job = futures[future]
             try:
@@ -149,16 +152,22 @@ def _on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, s
 
 def _on_cluster(engine: str, jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
     results = clusters.on_ray if engine == "ray" else clusters.on_dask
-    return results(_train, [(job, 0, job.root) for job in jobs], workers)
+    return results(_train, _tasks(jobs, 0), workers)
 
 
-def _train(job: Job, threads: int, root: Path | None = None) -> tuple[Job, str | None]:
+def _tasks(jobs: Sequence[Job], threads: int) -> list[tuple[Job, int, Path, list[str]]]:
+    """What a worker must be told; 0 threads leaves their number to it."""
+    return [(job, threads, job.root, plugins.names()) for job in jobs]
+
+
+def _train(job: Job, threads: int, root: Path, modules: list[str]) -> tuple[Job, str | None]:
     """In a worker: the run, gone on with if it was begun; any error as text."""
     from aesam.lab.training.trainer import train
 
     if threads:
         torch.set_num_threads(threads)
     try:
+        plugins.load(modules)
         train(job.run, job.folder, resume=True, root=root)
     except (UsageError, DiskError, Stopped) as error:
         return job, str(error)

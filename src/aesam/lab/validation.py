@@ -1,24 +1,19 @@
 """Everything that can be refused before anything is downloaded, loaded or trained."""
 
 import math
+from typing import Any, get_args
 
-from aesam.lab import data, fit, method_records, models
-from aesam.lab.config import Run, Training
+from aesam.lab import data, fit, lab_methods, models
+from aesam.lab.config import Measure, NoiseKind, OptimizerName, Precision, Run, Training
 from aesam.lab.data.run_samples import samples_of
 from aesam.lab.errors import UsageError, unknown
-from aesam.lab.training import meter
-
-OPTIMIZERS = ["sgd", "adamw"]
-PRECISIONS = ["no", "bf16", "fp16", "float64"]
-NOISE_KINDS = ["different", "uniform"]
 
 
 def check(run: Run) -> None:
     """Raise a :class:`UsageError` for names and combinations that cannot work."""
-    data.check(run.data.name)
-    models.check(run.model.name)
-    method_records.check(run.method.name)
-    method_records.check_settings(run.method)
+    data.data_record(run.data.name)
+    models.model_record(run.model.name)
+    lab_methods.check_settings(run.method)
     _check_data(run)
     _check_training(run)
     if not 0 <= run.seed < 2**32:
@@ -28,8 +23,7 @@ def check(run: Run) -> None:
 def _check_data(run: Run) -> None:
     _between("noise", run.data.noise, 0.0, 1.0)
     _between("holdout", run.data.holdout, 0.0, 1.0)
-    if run.data.noise_kind not in NOISE_KINDS:
-        raise unknown("kind of noise", run.data.noise_kind, NOISE_KINDS)
+    _one_of("kind of noise", run.data.noise_kind, NoiseKind)
     if run.data.subset is not None:
         _at_least("subset", run.data.subset, 1)
     if run.data.cutout is not None:
@@ -51,21 +45,19 @@ def check_with_data(run: Run) -> None:
 def _check_training(run: Run) -> None:
     training = run.training
     _check_numbers(training)
-    if training.optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", training.optimizer, OPTIMIZERS)
-    if training.measure is not None and training.measure not in meter.KINDS:
-        raise unknown("measure", training.measure, meter.KINDS)
-    if training.precision not in PRECISIONS:
-        raise unknown("precision", training.precision, PRECISIONS)
+    _one_of("optimizer", training.optimizer, OptimizerName)
+    _one_of("precision", training.precision, Precision)
+    if training.measure is not None:
+        _one_of("measure", training.measure, Measure)
     if training.batch_size % training.accumulate:
         raise UsageError(
             f"batch_size {training.batch_size} cannot be split into {training.accumulate} equal "
             "micro-batches: choose a multiple"
         )
-    if run.method.name == "esam" and training.accumulate > 1 and run.method.gamma != 1.0:
+    if training.accumulate > 1 and lab_methods.samples_of_method(run.method).selects_rows:
         raise UsageError(
-            "esam cannot accumulate: it chooses samples within one batch. Use accumulate 1, "
-            "gamma 1, or another method"
+            f"{run.method.name} cannot accumulate: it chooses samples within one batch. Use "
+            "accumulate 1, gamma 1, or another method"
         )
 
 
@@ -87,6 +79,12 @@ def _check_numbers(training: Training) -> None:
             f"warmup must be shorter than the training's {training.epochs} epochs, got "
             f"{training.warmup}"
         )
+
+
+def _one_of(kind: str, name: str, names: Any) -> None:
+    """A name of a closed set; files and programs may hold another."""
+    if name not in get_args(names):
+        raise unknown(kind, name, get_args(names))
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

@@ -13,7 +13,7 @@ from aesam.paper.benches import DATA, MODELS, Bench, Options
 from aesam.paper.claims import Claim, Verdict
 from aesam.paper.finished import Find, comparison_for
 from aesam.paper.outcome import Result
-from aesam.paper.plan import CONTROLS, Panel, Row, method_rows, names_with, seeds_of
+from aesam.paper.plan import Panel, Row, control_names, method_rows, names_with, seeds_of
 
 COLUMNS = (
     "method", "here: accuracy", "n", "bootstrap interval", "here: % SAM", "grads /step", "p vs SAM",
@@ -49,7 +49,7 @@ def noise_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
 
 def looksam_k_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     seeds = seeds_of(options, 5)
-    controls = CONTROLS if options.controls else ()
+    controls = control_names() if options.controls else ()
     return [
         replace(
             _panel(b, _k_rows(b, seeds, controls), "looksam-k", dataset="cifar10", noise=b.noise),
@@ -79,7 +79,7 @@ def _settings_of(bench: Bench, rows: Sequence[Row]) -> list[str]:
     shown = [
         f"{row.label} {wording.settings(own)}"
         for row in rows
-        for own in [{n: getattr(row.runs[0].method, n) for n in SHOWN}]
+        for own in [{n: row.runs[0].method.get(n) for n in SHOWN}]
         if any(value is not None for value in own.values())
     ]
     return [f"Settings, {bench.title}: {'; '.join(shown)}."] if shown else []

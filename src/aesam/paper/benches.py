@@ -5,15 +5,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
-from aesam.lab import demo, method_records, recipes
+from aesam.lab import lab_methods
 from aesam.lab.config import Data, Method, Model, Run, Training
+from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.show import wording
+from aesam.registry import list_methods, method_record
 
-PRESETS = ["small", "paper"]
-SMALL_DATA = ["digits", "cifar10"]
+Preset = Literal["small", "paper"]
+SmallData = Literal["digits", "cifar10"]
 LEVELS = (0.2, 0.4, 0.6, 0.8)
 
 #: As readers write them.
@@ -30,22 +32,13 @@ MODELS = {
 }
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 
-#: Whose radius and weight a control takes: those of what it controls.
-CONTROLLED = {
-    "matched-sam": "ae-sam",
-    "inverted-sam": "ae-sam",
-    "late-sam": "sam",
-    "matched-looksam": "ae-looksam",
-    "inverted-looksam": "ae-looksam",
-}
-
 
 @dataclass(frozen=True)
 class Options:
     """What the command was asked for; None stands for the entry's own choice."""
 
-    preset: str = "small"
-    data: str = "digits"
+    preset: Preset = "small"
+    data: SmallData = "digits"
     root: str = "data"
     seeds: tuple[int, ...] | None = None
     epochs: int | None = None
@@ -54,10 +47,10 @@ class Options:
     tune: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise unknown("preset", self.preset, PRESETS)
-        if self.data not in SMALL_DATA:
-            raise unknown("data set of the small preset", self.data, SMALL_DATA)
+        if self.preset not in get_args(Preset):
+            raise unknown("preset", self.preset, get_args(Preset))
+        if self.data not in get_args(SmallData):
+            raise unknown("data set of the small preset", self.data, get_args(SmallData))
         if self.data != "digits" and not self.is_small:
             raise UsageError(f"--data {self.data} is for the small preset; the paper's is fixed")
         for name in ("seeds", "noise"):
@@ -99,7 +92,7 @@ class Bench:
     def run(self, method: str, seed: int, **changes: Any) -> Run:
         """One run here; ``changes`` are settings of the method that override the bench's."""
         known = {**self.settings.get(method, {}), **changes}
-        return replace(self.base, method=method_records.fill(Method(method, **known)), seed=seed)
+        return replace(self.base, method=lab_methods.fill(Method(method, **known)), seed=seed)
 
     def with_settings(self, more: Mapping[str, Mapping[str, Any]]) -> "Bench":
         """The bench with further settings of methods, over those that it had."""
@@ -144,8 +137,8 @@ def imagenet(options: Options) -> list[Bench]:
             replace(bench, paper_data="imagenet", paper_model="resnet50")
             for bench in _small(options, ("resnet8",), subset=400)
         ]
-    base = _at(options, recipes.for_dataset("folder"))
-    fixed = {name: {"rho": 0.05} for name in method_records.NAMES if name != "erm"}
+    base = _at(options, data_record("folder").usual)
+    fixed = _for_all({"rho": 0.05})
     radius = "ρ = 0.05 as in the paper."
     return [
         Bench(
@@ -209,7 +202,7 @@ def _paper_cifar(options: Options, data: str, model: str) -> Bench:
 def _small(options: Options, models: tuple[str, ...], subset: int | None) -> list[Bench]:
     if options.data == "cifar10":
         return [_small_cifar(options)]
-    usual = recipes.for_dataset("digits")
+    usual = data_record("digits").usual
     data = replace(usual.data, subset=subset)
     images = "" if subset is None else f" ({subset} images)"
     return [
@@ -240,13 +233,15 @@ def _at(options: Options, base: Run) -> Run:
 
 def _digits_noise_settings() -> dict[str, dict[str, Any]]:
     """What `aesam tune` found on digits, for the controls what it found for their models."""
-    return {name: demo.tuned(CONTROLLED.get(name, name)) for name in method_records.NAMES}
+    return {name: lab_methods.tuned(name) for name in list_methods()}
 
 
 def _cifar_noise_settings() -> dict[str, dict[str, Any]]:
     """One radius for all and one weight for all that reuse; see :data:`CIFAR_CHOICE`."""
-    best = {"rho": 0.2, "alpha": 0.3}
-    return {
-        name: {k: v for k, v in best.items() if k in known}
-        for name, known in method_records.SETTINGS.items()
-    }
+    return _for_all({"rho": 0.2, "alpha": 0.3})
+
+
+def _for_all(settings: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """The same settings for every method that has them."""
+    known = {name: method_record(name).defaults for name in list_methods()}
+    return {name: {k: v for k, v in settings.items() if k in known[name]} for name in known}

@@ -1,9 +1,7 @@
 """``aesam reproduce``: the paper's tables, figures and theorems."""
 
-import shlex
 import shutil
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +9,14 @@ import tyro
 from rich.progress import Progress
 
 from aesam.lab.cli.compare import check_all, finish, tell_failures
-from aesam.lab.cli.console import console, say
+from aesam.lab.cli.console import command_line, console, say
+from aesam.lab.cli.run_flags import GridFlags
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
 from aesam.lab.grid import Outcome
 from aesam.lab.show.table import as_rich
 from aesam.paper import tuning
-from aesam.paper.benches import Options
+from aesam.paper.benches import Options, Preset, SmallData
 from aesam.paper.entries import ENTRIES, Computed, Entry, Trained, entry_of
 from aesam.paper.entry_files import text_of, write
 from aesam.paper.finished import unfinished
@@ -40,9 +39,9 @@ class Reproduce:
     """table-cifar, table-noise, fig-variance, theorem, …: see --list."""
     show_list: Annotated[bool, tyro.conf.arg(name="list"), tyro.conf.FlagCreatePairsOff] = False
     """Name all entries, with what each needs."""
-    preset: str = "small"
-    """small or paper."""
-    data: str = "digits"
+    preset: Preset = "small"
+    """The experiment shrunk to two cores, or the paper's set-up."""
+    data: SmallData = "digits"
     """What the small preset trains on: digits (bundled) or cifar10 (2,500 images, in ROOT)."""
     root: Path = Path("data")
     """Where data sets lie."""
@@ -66,14 +65,7 @@ class Reproduce:
     """Copy tables, numbers and figures to this folder too."""
     publish_runs: Path | None = None
     """Copy the small files of each finished run to this folder, to serve as a cache."""
-    jobs: int = 2
-    """Runs at the same time."""
-    engine: str = "local"
-    """local (this machine's cores), dask or ray (a cluster)."""
-    address: str | None = None
-    """The scheduler of the dask or ray cluster."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Say nothing on the way, and only where the result is."""
+    grid: GridFlags = field(default_factory=GridFlags)
 
     def __call__(self) -> int:
         if self.show_list:
@@ -135,10 +127,10 @@ class Reproduce:
     def _make(self, shelf: Shelf, runs: list[Run]) -> list[Outcome]:
         jobs = shelf.jobs(runs)
         missing = [job for job in jobs if not job.is_finished]
-        check_all(missing, self.engine, self.out)
-        if not self.quiet and len(missing) < len(jobs):
+        check_all(missing, self.grid, self.out)
+        if not self.grid.quiet and len(missing) < len(jobs):
             say(f"{len(jobs) - len(missing)} of {len(jobs)} runs were finished before")
-        outcomes = finish(missing, self.jobs, self.engine, self.address, self.quiet)
+        outcomes = finish(missing, self.grid)
         return [outcome for outcome in outcomes if outcome.error is not None]
 
     def _publish(self, shelf: Shelf, runs: list[Run]) -> None:
@@ -152,7 +144,7 @@ class Reproduce:
     def _compute(self, entry: Computed, options: Options) -> Result:
         if not self.train:
             raise UsageError(f"{entry.name} is computed at once: there is nothing to show before")
-        with Progress(console=console, disable=self.quiet or not console.is_terminal) as bar:
+        with Progress(console=console, disable=self.grid.quiet or not console.is_terminal) as bar:
             task = bar.add_task(entry.name, total=None)
             return entry.make(options, lambda done, of: bar.update(task, completed=done, total=of))
 
@@ -162,9 +154,9 @@ class Reproduce:
         name = entry.name if kind == "digits" else f"{entry.name}-{kind}"
         name += f"-epochs{options.epochs}" if options.epochs is not None else ""  # not the real one
         folder = self.out / name
-        command = shlex.join(["aesam", *sys.argv[1:]])
+        command = command_line()
         write(entry, options, result, folder, command)
-        if not self.quiet:
+        if not self.grid.quiet:
             _print(entry, options, result)
         if self.publish is not None:
             _copy(folder, self.publish / name)

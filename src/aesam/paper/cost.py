@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aesam.lab import method_records, validation
+from aesam.lab import validation
 from aesam.lab.config import Run, as_dict
 from aesam.lab.errors import UsageError
+from aesam.lab.lab_methods import methods_of
 from aesam.lab.show import label_of
 from aesam.lab.show.table import Line, Sheet
 from aesam.paper import benches
@@ -36,7 +37,7 @@ NOTE = (
 def cost(options: Options, told: Callable[[int, int], None]) -> Result:
     """Both timings of every method on one network."""
     bench, seed = benches.timed(options), only_seed(options)
-    runs = [bench.run(name, seed) for name in method_records.PAPER]
+    runs = [bench.run(name, seed) for name in methods_of("paper")]
     turns = TURNS if options.epochs is None else options.epochs
     if turns < 1:
         raise UsageError(f"epochs must be at least 1 to time anything, got {turns}")

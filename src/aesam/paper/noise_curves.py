@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from aesam.lab import method_records
+from aesam.lab.lab_methods import methods_of
 from aesam.lab.show import Comparison, MethodRow
 from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.curves import curves, over_epochs
@@ -27,7 +27,7 @@ CLAIMS = (
 def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     """The methods' runs of the noise table, without its controls."""
     seeds = seeds_of(options, 5)
-    return [Panel(b.title, tuple(method_rows(b, method_records.PAPER, seeds))) for b in found]
+    return [Panel(b.title, tuple(method_rows(b, methods_of("paper"), seeds))) for b in found]
 
 
 def show(panels: Sequence[Panel], find: Find) -> Result:

@@ -4,14 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aesam.lab import method_records
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
-from aesam.lab.show import label_of
+from aesam.lab.lab_methods import label_of, methods_of
 from aesam.paper.benches import Bench, Options
 
 LONG = "erm-long"
-CONTROLS = (LONG, *method_records.CONTROLS)
 
 
 @dataclass(frozen=True)
@@ -76,4 +74,9 @@ def longer(erm: Run) -> Run:
 def names_with(options: Options, controls: bool) -> list[str]:
     """The paper's methods, and its controls where they are wanted."""
     wanted = controls if options.controls is None else options.controls
-    return [*method_records.PAPER, *(CONTROLS if wanted else ())]
+    return [*methods_of("paper"), *(control_names() if wanted else ())]
+
+
+def control_names() -> list[str]:
+    """What the paper's methods are set against: the lab's controls, and ERM for as long as SAM."""
+    return [LONG, *methods_of("control")]

@@ -43,7 +43,7 @@ def take_turns(runs: Sequence[Run], turns: int) -> dict[str, dict[str, list[floa
 def _epochs(run: Run, accelerator: Any, total: int) -> Iterator[tuple[float, float]]:
     """Epochs of a training of so many: the adaptive threshold falls from λ2 to λ1 within them."""
     samples = samples_of(run)
-    batches = data.batches_of(
+    batches = data.Batches(
         samples.train,
         samples.data_set,
         run.training.batch_size,

@@ -7,27 +7,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from aesam.lab import method_records
 from aesam.lab.config import Run
 from aesam.lab.folders import RunFolder
-from aesam.paper.benches import CONTROLLED, Bench
+from aesam.lab.lab_methods import all_settings, lab_method, searched
+from aesam.paper.benches import Bench
 from aesam.paper.finished import Find
+from aesam.registry import list_methods, method_record
 
-RHOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-ALPHAS = (0.1, 0.3, 0.6, 0.9)
 SEED = 0
 HOLDOUT = 0.1
 
 
 def grid(bench: Bench, method: str) -> list[Run]:
-    """The runs to choose from: every radius, and every weight where the method has one.
+    """The runs to choose from: every combination of what the method's record says to try.
 
     What the bench fixes (ImageNet's radius) is not searched.
     """
-    known = method_records.SETTINGS[method]
     points: list[dict[str, Any]] = [{}]
-    for name, values in (("rho", RHOS), ("alpha", ALPHAS)):
-        if name in known and name not in bench.fixed:
+    for name, values in searched(method).items():
+        if name not in bench.fixed:
             points = [{**point, name: value} for point in points for value in values]
     runs = [bench.run(method, SEED, **point) for point in points]
     return [replace(run, data=replace(run.data, holdout=HOLDOUT)) for run in runs]
@@ -41,21 +39,21 @@ def grids(bench: Bench, names: Iterable[str]) -> list[Run]:
 
 def chosen(bench: Bench, names: Iterable[str], find: Find) -> Bench:
     """The bench with each method's best radius and weight; a control takes its model's."""
-    searched = _searched(names)
-    best = {name: _best(grid(bench, name), find) for name in searched}
-    for control, model in CONTROLLED.items():
-        if best.get(model):
-            best[control] = {
-                k: v for k, v in best[model].items() if k in method_records.SETTINGS[control]
-            }
-    how = _how(bench, grids(bench, searched), find)
-    k = bench.run("looksam", SEED).method.k or bench.chosen_at_k
-    return replace(bench.with_settings(best), how_chosen=how, chosen_at_k=k)
+    own = _searched(names)
+    best = {name: _best(grid(bench, name), find) for name in own}
+    for name in list_methods():
+        lent = best.get(lab_method(name).borrows or "")
+        if lent:
+            best[name] = {k: v for k, v in lent.items() if k in method_record(name).defaults}
+    how = _how(bench, grids(bench, own), find)
+    k = bench.run("looksam", SEED).method.get("k")
+    chosen_at_k = bench.chosen_at_k if k is None else int(k)
+    return replace(bench.with_settings(best), how_chosen=how, chosen_at_k=chosen_at_k)
 
 
 def _how(bench: Bench, runs: Sequence[Run], find: Find) -> str:
     """What was chosen and on how little, after what the bench says of a setting it fixes."""
-    what = " and ".join(s for n, s in (("rho", "ρ"), ("alpha", "α")) if n not in bench.fixed)
+    what = " and ".join(s.symbol for s in all_settings() if s.grid and s.name not in bench.fixed)
     of = bench.base.data.subset
     size = "" if of is None else f" ({round(HOLDOUT * of)} images, so ties are many)"
     how = (
@@ -69,7 +67,9 @@ def _how(bench: Bench, runs: Sequence[Run], find: Find) -> str:
 
 
 def _searched(names: Iterable[str]) -> list[str]:
-    return [n for n in dict.fromkeys(CONTROLLED.get(n, n) for n in names) if "erm" not in n]
+    """The methods whose settings are searched: a control's are its model's."""
+    lenders = (lab_method(name).borrows or name for name in names)
+    return [n for n in dict.fromkeys(lenders) if n in list_methods() and searched(n)]
 
 
 def _best(runs: Sequence[Run], find: Find) -> dict[str, Any]:
@@ -78,4 +78,4 @@ def _best(runs: Sequence[Run], find: Find) -> dict[str, Any]:
         return {}
     scored = [(RunFolder(f).read_summary()["validation_accuracy"], run) for run, f in finished]
     _, best = max(scored, key=lambda pair: pair[0])
-    return {n: getattr(best.method, n) for n in ("rho", "alpha") if getattr(best.method, n)}
+    return {name: best.method.settings[name] for name in searched(best.method.name)}

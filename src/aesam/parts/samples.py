@@ -25,6 +25,10 @@ class Samples(MemoryPart):
         """Whether per-sample losses are needed at all."""
         return False
 
+    def count(self, batch: int) -> int:
+        """How many of ``batch`` rows are chosen: all, unless said otherwise."""
+        return batch
+
     def rows(
         self, before: Tensor, after: Tensor, memory: Memory, generator: torch.Generator | None
     ) -> Tensor:

@@ -218,14 +218,6 @@ def test_evaluation_can_be_channels_last_and_refuses_what_cannot_be():
         data.evaluation_chunks(data_set.test, data_set, 4, "cpu", rank=3, world=3)
 
 
-def test_batches_of_serves_a_split_in_memory():
-    data_set = numbered(20)
-    options = {"augment": True, "device": "cpu", "cutout": 3, "channels_last": True}
-    source = data.batches_of(data_set.train, data_set, 10, 3, **options)
-    assert len(source) == 2
-    assert equal(source.epoch(0), batches(data_set, cutout=3, channels_last=True).epoch(0))
-
-
 def test_the_random_choices_are_others_for_each_seed_epoch_and_batch():
     def drawn(*key):
         choices = Choices.draw(64, *key, pad=4, flips=True, size=32)

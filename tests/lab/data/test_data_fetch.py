@@ -18,7 +18,8 @@ from support.fixtures_data import (
 )
 
 from aesam.lab import data
-from aesam.lab.data.archives import ARCHIVES
+from aesam.lab.data import cifar
+from aesam.lab.data.download import fetch_archive
 from aesam.lab.errors import UsageError
 
 pytestmark = pytest.mark.slow
@@ -26,6 +27,14 @@ FILES = cifar10_files(binary, ".bin", count=40)
 CONTENT = tar("cifar-10-batches-bin", FILES)
 ARCHIVE = tiny_archive(FILES, CONTENT)
 OTHER_SUM = replace(ARCHIVE, md5="0" * 32)
+
+
+def quietly(what, done, total):
+    """Nobody looks at the progress."""
+
+
+def fetch(root, address="", archive=ARCHIVE, tell=quietly):
+    return fetch_archive({"binary": replace(archive, address=address)}, root, tell)
 
 
 def left_in(root):
@@ -47,9 +56,7 @@ def serve(monkeypatch):
 
 def test_an_archive_is_downloaded_verified_unpacked_and_readable(root, serve):
     server, said = serve(CONTENT), []
-    place = data.fetch(
-        "cifar10", root, lambda *step: said.append(step), address=server.address, archive=ARCHIVE
-    )
+    place = fetch(root, server.address, tell=lambda *step: said.append(step))
     assert place == root / "cifar-10-batches-bin"
     assert server.requests == ["/tiny.tar.gz"]
     assert left_in(root) == ["cifar-10-batches-bin"]
@@ -59,21 +66,24 @@ def test_an_archive_is_downloaded_verified_unpacked_and_readable(root, serve):
 
 def test_what_is_there_is_verified_and_not_downloaded_again(root, serve):
     server, said = serve(CONTENT), []
-    fetch = [root, lambda what, *_: said.append(what)]
-    for _ in range(2):
-        place = data.fetch("cifar10", *fetch, address=server.address, archive=ARCHIVE)
+
+    def again():
+        return fetch(root, server.address, tell=lambda what, *_: said.append(what))
+
+    place = again()
+    assert again() == place
     assert len(server.requests) == 1
     assert said[-1] == f"{place} is already there, verified"
 
     (place / "data_batch_3.bin").write_bytes(FILES["data_batch_2.bin"])
     with pytest.raises(UsageError, match=r"data_batch_3\.bin is not the official file"):
-        data.fetch("cifar10", *fetch, address=server.address, archive=ARCHIVE)
+        again()
     assert len(server.requests) == 1
 
 
 def test_a_wrong_sum_removes_the_file_and_says_both_sums(root, serve):
     with pytest.raises(UsageError) as wrong:
-        data.fetch("cifar10", root, address=serve(CONTENT).address, archive=OTHER_SUM)
+        fetch(root, serve(CONTENT).address, OTHER_SUM)
     assert ARCHIVE.md5 in str(wrong.value)
     assert OTHER_SUM.md5 in str(wrong.value)
     assert left_in(root) == []
@@ -82,7 +92,7 @@ def test_a_wrong_sum_removes_the_file_and_says_both_sums(root, serve):
 def test_an_interrupted_download_leaves_nothing_behind(root, serve):
     server = serve(CONTENT, limit=len(CONTENT) // 2)
     with pytest.raises(UsageError, match=rf"ended after \d+ of {len(CONTENT)} bytes"):
-        data.fetch("cifar10", root, address=server.address, archive=ARCHIVE)
+        fetch(root, server.address)
     assert left_in(root) == []
 
 
@@ -94,7 +104,7 @@ def test_an_interrupt_by_the_user_leaves_nothing_behind(root, serve, moment):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        data.fetch("cifar10", root, stop, address=serve(CONTENT).address, archive=ARCHIVE)
+        fetch(root, serve(CONTENT).address, tell=stop)
     assert left_in(root) == []
 
 
@@ -103,12 +113,12 @@ def test_no_network_says_which_file_to_put_where_and_then_uses_it(root, monkeypa
     with Server(CONTENT) as stopped:
         pass
     with pytest.raises(UsageError) as error:
-        data.fetch("cifar10", root, address=stopped.address, archive=ARCHIVE)
+        fetch(root, stopped.address)
     assert f"put tiny.tar.gz (MD5 {ARCHIVE.md5}) into {root}" in str(error.value)
     assert left_in(root) == []
 
     write(root, {"tiny.tar.gz": CONTENT})
-    place = data.fetch("cifar10", root, address=stopped.address, archive=ARCHIVE)
+    place = fetch(root, stopped.address)
     assert left_in(root) == [place.name, "tiny.tar.gz"]
     assert same(data.load("cifar10", root).test, cifar10_split(range(5, 6), 40))
 
@@ -116,7 +126,7 @@ def test_no_network_says_which_file_to_put_where_and_then_uses_it(root, monkeypa
 def test_a_bad_archive_put_there_by_hand_is_refused_and_kept(root):
     write(root, {"tiny.tar.gz": CONTENT[:-1]})
     with pytest.raises(UsageError, match="does not have the MD5 sum"):
-        data.fetch("cifar10", root, archive=ARCHIVE)
+        fetch(root)
     assert left_in(root) == ["tiny.tar.gz"]
 
 
@@ -124,19 +134,14 @@ def test_an_archive_without_the_right_files_puts_nothing_into_place(root, serve)
     content = tar("cifar-10-batches-bin", {"readme.html": b"hello"})
     archive = tiny_archive(FILES, content)
     with pytest.raises(UsageError, match=r"no good cifar-10-batches-bin/data_batch_1\.bin"):
-        data.fetch("cifar10", root, address=serve(content).address, archive=archive)
+        fetch(root, serve(content).address, archive)
     assert left_in(root) == []
 
 
 def test_a_member_that_climbs_out_of_the_folder_is_refused(root, serve):
     content = tar("..", FILES)
     with pytest.raises(UsageError, match="cannot unpack"):
-        data.fetch(
-            "cifar10",
-            root,
-            address=serve(content).address,
-            archive=tiny_archive(FILES, content),
-        )
+        fetch(root, serve(content).address, tiny_archive(FILES, content))
     assert left_in(root) == []
     assert left_in(root.parent) == ["data"]
 
@@ -147,14 +152,14 @@ def test_a_folder_that_lacks_a_file_is_never_overwritten(root, serve):
     write(root / "cifar-10-batches-bin", files)
     server = serve(CONTENT)
     with pytest.raises(UsageError, match=r"is there but lacks data_batch_5\.bin"):
-        data.fetch("cifar10", root, address=server.address, archive=ARCHIVE)
+        fetch(root, server.address)
     assert server.requests == []
 
 
 def test_a_root_that_cannot_be_written_to_is_said(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match="cannot write cifar-10-batches-bin to"):
-        data.fetch("cifar10", tmp_path / "file", archive=ARCHIVE)
+        fetch(tmp_path / "file")
 
 
 def test_sets_without_files_need_no_download(tmp_path):
@@ -168,7 +173,7 @@ def test_unknown_names_and_forms_are_refused_before_anything_is_downloaded(tmp_p
     with pytest.raises(UsageError, match="unknown data set 'cifar1': did you mean"):
         data.fetch("cifar1", tmp_path)
     with pytest.raises(UsageError, match="unknown form 'binery': did you mean binary"):
-        data.fetch("cifar10", tmp_path, form="binery")
+        fetch_archive(cifar.CIFAR10.forms, tmp_path, quietly, form="binery")
 
 
 def test_the_official_batches_are_told_from_others(tmp_path):
@@ -178,8 +183,8 @@ def test_the_official_batches_are_told_from_others(tmp_path):
         data.fetch("cifar10", tmp_path)
     found = data.describe("cifar10", tmp_path)
     assert (found["verified"], found["train"], found["test"]) == ("no", 200, 40)
-    for forms in ARCHIVES.values():
-        for archive in forms.values():
+    for known in (cifar.CIFAR10, cifar.CIFAR100):
+        for archive in known.forms.values():
             assert not archive.sums or set(archive.sums) == set(archive.files)
 
 
@@ -190,7 +195,7 @@ def test_the_python_form_is_recognised_where_it_is_there(tmp_path):
 
 
 def test_files_of_a_verified_archive_are_recognised_later_without_it(root, serve):
-    place = data.fetch("cifar10", root, address=serve(CONTENT).address, archive=ARCHIVE)
+    place = fetch(root, serve(CONTENT).address)
     assert ARCHIVE.wrong(place) == []
     (place / "test_batch.bin").write_bytes(b"other")
     assert ARCHIVE.wrong(place) == ["test_batch.bin"]

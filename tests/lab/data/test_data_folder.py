@@ -9,7 +9,7 @@ from PIL import Image
 from support.fixtures_data import random_states_untouched
 
 from aesam.lab import data
-from aesam.lab.data import pictures
+from aesam.lab.data import image_folder
 from aesam.lab.errors import UsageError
 
 #: Newer Pythons warn of forking beside threads, which only a test runner has here.
@@ -47,7 +47,7 @@ def load(root):
 
 def batches(found, size=4, **options):
     options = {"augment": True, "device": "cpu"} | options
-    return data.batches_of(found.train, found, size, 7, **options)
+    return data.Batches(found.train, found, size, 7, **options)
 
 
 def equal(one, two):
@@ -119,7 +119,7 @@ def test_the_parts_of_an_image_differ_from_epoch_to_epoch_only_with_augmentation
     def first(epoch, augment):
         by_label = {}
         single = found.train.select(torch.tensor([4]))
-        source = data.batches_of(single, found, 1, 0, augment=augment, device="cpu")
+        source = data.Batches(single, found, 1, 0, augment=augment, device="cpu")
         for images, labels in source.epoch(epoch):
             by_label[int(labels)] = images
         return by_label[0]
@@ -152,7 +152,7 @@ def test_any_kind_of_image_becomes_rgb(tmp_path, mode):
         options = {"transparency": bytes([0, 128, 255])}
     path = str(tmp_path / f"image.{suffix}")
     Image.new("RGB", (30, 20), (255, 255, 255)).convert(mode).save(path, **options)
-    pixels = pictures.decode(path, 8, None, flips=False)
+    pixels = image_folder.decode(path, 8, None, flips=False)
     assert pixels.shape == (3, 8, 8)
     assert int(pixels.min()) > 250
 
@@ -161,7 +161,7 @@ def test_evaluation_looks_at_the_middle(tmp_path):
     """As a resize of the shorter side to 16 and then a crop to 14, up to rounding."""
     image = noise_image(96, 64, seed=0)
     image.save(tmp_path / "image.png")
-    pixels = pictures.decode(str(tmp_path / "image.png"), 14, None, flips=True)
+    pixels = image_folder.decode(str(tmp_path / "image.png"), 14, None, flips=True)
     slow = image.resize((24, 16), Image.Resampling.BILINEAR).crop((5, 1, 19, 15))
     slow = torch.tensor(list(slow.tobytes())).view(14, 14, 3).permute(2, 0, 1)
     assert int((pixels.int() - slow).abs().max()) <= 1
@@ -171,7 +171,7 @@ def test_training_parts_are_inside_the_image_and_of_allowed_area_and_shape():
     source = random.Random(0)
     areas, aspects = [], []
     for _ in range(2000):
-        left, top, right, bottom = pictures.random_box(400, 300, source)
+        left, top, right, bottom = image_folder.random_box(400, 300, source)
         assert 0 <= left < right <= 400
         assert 0 <= top < bottom <= 300
         areas.append((right - left) * (bottom - top) / (400 * 300))
@@ -184,10 +184,10 @@ def test_training_parts_are_inside_the_image_and_of_allowed_area_and_shape():
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (1000, 1), (1, 1000), (5000, 10), (3, 2)])
 def test_oblong_and_tiny_images_still_have_a_part_inside(width, height):
     for seed in range(20):
-        left, top, right, bottom = pictures.random_box(width, height, random.Random(seed))
+        left, top, right, bottom = image_folder.random_box(width, height, random.Random(seed))
         assert 0 <= left < right <= width
         assert 0 <= top < bottom <= height
-    left, top, right, bottom = pictures.centre_box(width, height)
+    left, top, right, bottom = image_folder.centre_box(width, height)
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
 
@@ -199,7 +199,7 @@ def test_half_of_the_training_images_are_mirrored_if_that_makes_sense(tmp_path):
     image.save(path)
 
     def rises(seed, flips):
-        pixels = pictures.decode(path, 8, random.Random(seed), flips).float()
+        pixels = image_folder.decode(path, 8, random.Random(seed), flips).float()
         return bool(pixels[0, 4, 7] > pixels[0, 4, 0])
 
     assert all(rises(seed, flips=False) for seed in range(50))

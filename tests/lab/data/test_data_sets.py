@@ -64,20 +64,6 @@ def test_synthetic_is_always_the_same_and_a_nearest_centre_rule_learns_it():
     assert (guess == one.test.labels).float().mean() > 0.95
 
 
-def test_names_are_known_and_an_unknown_one_lists_the_near_ones():
-    for name in data.names():
-        data.check(name)
-    with pytest.raises(UsageError, match=r"unknown data set 'cifar-10': did you mean cifar10"):
-        data.check("cifar-10")
-    with pytest.raises(UsageError, match="unknown data set"):
-        data.load("mnist", ".")
-
-
-def test_a_size_is_refused_where_images_have_their_own():
-    with pytest.raises(UsageError, match="size=32 is for image folders"):
-        data.load("digits", ".", size=32)
-
-
 def test_splits_refuse_what_does_not_fit_and_do_not_change():
     split = numbered(6).train
     with pytest.raises(ValueError, match=r"uint8 \[N, C, H, W\]"):

@@ -9,13 +9,13 @@ from torch.nn import functional as F
 
 from aesam.lab import models
 from aesam.lab.errors import UsageError
-from aesam.lab.models import cifar_resnet, pyramidnet, resnet, wide_resnet
+from aesam.lab.models import resnet, wide_resnet
 from aesam.lab.models.vit import ViT
 
 pytestmark = pytest.mark.slow
 SMALL = ["digits-cnn", "mlp", "resnet8", "resnet20", "resnet32", "resnet56", "wrn-10-1"]
 LARGE = ["resnet18", "resnet34", "resnet50", "wrn-16-4", "pyramidnet-110", "vit-s"]
-BUILDABLE = [name for name in models.names() if name != "wrn-D-K"]
+BUILDABLE = [name for name in models.list_models() if name != "wrn-D-K"]
 
 
 def small(name):
@@ -102,15 +102,15 @@ def silenced(block):
 
 def test_without_their_branches_blocks_pass_the_image_on():
     x = torch.rand(2, 16, 8, 8) + 0.1  # positive: ReLU changes nothing
-    for kind in (cifar_resnet.PlainBlock, pyramidnet.PyramidBlock, wide_resnet.WideBlock):
+    for kind in (resnet.PlainBlock, wide_resnet.PyramidBlock, wide_resnet.WideBlock):
         assert torch.equal(silenced(kind(16, 16, 1))(x), x)
     assert torch.equal(resnet.ResidualBlock(nn.Identity(), 16, 16, 1)(x), x + x)
 
 
 def test_a_shortcut_without_parameters_thins_or_averages_and_appends_zeros():
     x = torch.rand(2, 16, 7, 7)
-    thinned = silenced(cifar_resnet.PlainBlock(16, 32, 2))(x)
-    averaged = silenced(pyramidnet.PyramidBlock(16, 21, 2))(x)
+    thinned = silenced(resnet.PlainBlock(16, 32, 2))(x)
+    averaged = silenced(wide_resnet.PyramidBlock(16, 21, 2))(x)
     assert torch.equal(thinned[:, :16], x[:, :, ::2, ::2])
     torch.testing.assert_close(averaged[:, :16, 0, 0], x[:, :, :2, :2].mean((2, 3)))
     torch.testing.assert_close(averaged[:, :16, 3, 3], x[:, :, 6, 6])
@@ -251,23 +251,23 @@ def test_vit_starts_truncated_at_two_deviations():
     ],
 )
 def test_an_unknown_name_lists_near_matches_and_all_names(wrong, near):
-    for refuse in (models.check, lambda name: models.build(name, classes=10)):
+    for refuse in (models.model_record, lambda name: models.build(name, classes=10)):
         with pytest.raises(
             UsageError, match=f"unknown model '{wrong}': did you mean .*{near}"
         ) as e:
             refuse(wrong)
-        assert all(name in str(e.value) for name in models.names())
+        assert all(name in str(e.value) for name in models.list_models())
 
 
 @pytest.mark.parametrize("wrong", ["wrn-28-0", "wrn-28-", "wrn-28-10x", "wrn--28-10", " mlp", ""])
 def test_a_name_that_is_nearly_a_pattern_is_unknown(wrong):
     with pytest.raises(UsageError, match="unknown model"):
-        models.check(wrong)
+        models.model_record(wrong)
 
 
 def test_an_impossible_wide_resnet_depth_names_the_nearest_possible_ones():
     with pytest.raises(UsageError, match="6n \\+ 4 layers.*not 27.*wrn-22-10 and wrn-28-10"):
-        models.check("wrn-27-10")
+        models.model_record("wrn-27-10")
     for depth in (0, 4, 9):
         with pytest.raises(UsageError, match="wrn-10-2 and wrn-16-2"):
             models.build(f"wrn-{depth}-2", classes=10)
@@ -275,16 +275,16 @@ def test_an_impossible_wide_resnet_depth_names_the_nearest_possible_ones():
 
 def test_the_pattern_itself_is_explained():
     with pytest.raises(UsageError, match="write numbers for the depth D"):
-        models.check("wrn-D-K")
+        models.model_record("wrn-D-K")
 
 
-def test_check_builds_nothing(monkeypatch):
+def test_looking_a_model_up_builds_nothing(monkeypatch):
     def refuse(self):
         raise AssertionError("a module was made")
 
     monkeypatch.setattr(nn.Module, "__init__", refuse)
     for name in (*BUILDABLE, "wrn-400-100"):
-        models.check(name)
+        models.model_record(name)
     with pytest.raises(AssertionError, match="a module was made"):
         models.build("mlp", classes=2)
 

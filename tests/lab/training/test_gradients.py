@@ -7,11 +7,10 @@ import torch
 from support.commands import StopsAt, metrics_of
 from torch.nn.functional import cross_entropy
 
-from aesam.lab import recipes
 from aesam.lab.config import Method
-from aesam.lab.data import batches_of
+from aesam.lab.data import Batches, data_record
 from aesam.lab.data.run_samples import samples_of
-from aesam.lab.method_records import fill
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import trainer
 from aesam.lab.training.interrupts import Stopped
 from aesam.lab.training.meter import BATCHES, Meter
@@ -21,7 +20,7 @@ SIZE, COUNT = 64, 256  # of a batch and of the training set, so that every pass 
 
 
 def small_run(**changes):
-    usual = recipes.for_dataset("synthetic")
+    usual = data_record("synthetic").usual
     return replace(
         usual,
         data=replace(usual.data, subset=COUNT),
@@ -49,7 +48,7 @@ def test_means_are_those_of_the_batches_and_of_the_whole_training_set(measured):
     net = load_run(folder).model
     samples = samples_of(run, None)
     meter = Meter(run, samples.train, samples.data_set, torch.device("cpu"))
-    batches = batches_of(
+    batches = Batches(
         samples.train, samples.data_set, COUNT, 0, augment=False, device=torch.device("cpu")
     )
     ((images, labels),) = batches.epoch(0)

@@ -8,9 +8,10 @@ import psutil
 import pytest
 from support.commands import SMALL, metrics_of, start
 
-from aesam.lab import grid, recipes
+from aesam.lab import grid
 from aesam.lab.config import Method
-from aesam.lab.method_records import fill
+from aesam.lab.data import data_record
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import trainer
 
 pytestmark = pytest.mark.slow
@@ -59,7 +60,7 @@ def test_a_comparison_that_is_told_to_stop_stops_with_all_its_workers(jobs, tmp_
 
 
 def test_skipped_steps_take_no_second_gradient_in_the_counts(tmp_path):
-    usual = recipes.for_dataset("synthetic")
+    usual = data_record("synthetic").usual
     huge = replace(usual.training, epochs=1, lr=1e30)
     run = replace(usual, method=fill(Method("sam")), training=huge)
     with pytest.warns(UserWarning, match="skipped"):
@@ -72,7 +73,7 @@ def test_skipped_steps_take_no_second_gradient_in_the_counts(tmp_path):
 
 
 def test_a_damaged_finished_run_does_not_stop_the_others(tmp_path):
-    usual = recipes.for_dataset("synthetic")
+    usual = data_record("synthetic").usual
     runs = [replace(usual, method=fill(Method("erm")), seed=i) for i in range(2)]
     jobs = [grid.Job(run, tmp_path / str(i)) for i, run in enumerate(runs)]
     jobs[0].folder.mkdir()

@@ -16,11 +16,11 @@ import gc, sys, torch
 from dataclasses import replace
 from pathlib import Path
 torch.set_num_threads(1)
-from aesam.lab import recipes
 from aesam.lab.config import Method
-from aesam.lab.method_records import fill
+from aesam.lab.data import data_record
+from aesam.lab.lab_methods import fill
 from aesam.lab.training.trainer import train
-usual = recipes.for_dataset("synthetic")
+usual = data_record("synthetic").usual
 double = replace(usual.training, epochs=2, precision="float64")
 run = replace(usual, method=fill(Method(sys.argv[1])), training=double)
 train(run, Path(sys.argv[2]), resume=True)

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from aesam.lab import recipes
 from aesam.lab.config import Method
-from aesam.lab.method_records import fill
+from aesam.lab.data import data_record
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import reporters, trainer
 
 pytestmark = pytest.mark.slow
 
 
 def short_run(epochs=3):
-    usual = recipes.for_dataset("synthetic")
+    usual = data_record("synthetic").usual
     changed = replace(usual.training, epochs=epochs)
     return replace(usual, method=fill(Method("ae-sam")), training=changed)
 

@@ -10,24 +10,26 @@ import pytest
 import torch
 from support.commands import SMALL, StopsAt, aesam, metrics_of, start, summary_of
 
-from aesam.lab import config, recipes
+from aesam.lab import config
 from aesam.lab.config import Method, Run, config_hash
+from aesam.lab.data import data_record
 from aesam.lab.folders import RunFolder
-from aesam.lab.method_records import NAMES, fill
+from aesam.lab.lab_methods import fill
 from aesam.lab.training import run_checkpoint, trainer
 from aesam.lab.training.interrupts import Stopped
+from aesam.registry import list_methods
 
 pytestmark = pytest.mark.slow
 KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "seconds", "versions"}
 
 
 def small_run(method="ae-looksam", **training_changes):
-    usual = recipes.for_dataset("synthetic")
+    usual = data_record("synthetic").usual
     changed = replace(usual.training, **({"epochs": 3} | training_changes))
     return replace(usual, method=fill(Method(method)), training=changed)
 
 
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", list_methods())
 def test_every_method_trains_digits_and_leaves_its_folder(method, tmp_path, capsys):
     code, told = aesam(
         "train", "--method", method, "--epochs", 3, "--noise", 0.2, "--out", tmp_path / "run",
@@ -161,7 +163,7 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 # Stopping and going on ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", list_methods())
 def test_a_run_stopped_within_an_epoch_and_gone_on_with_is_one_that_was_not(method, tmp_path):
     run = small_run(method)
     trainer.train(run, tmp_path / "whole")

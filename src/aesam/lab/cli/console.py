@@ -1,5 +1,7 @@
-"""Where the commands print to."""
+"""What was typed, and where the commands print to."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,3 +22,23 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 def say(text: str) -> None:
     """One line as it is: no wrapping, no colours, no markup."""
     console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def command_line() -> str:
+    """The command as it was typed, for files that say how they were made."""
+    return shlex.join(["aesam", *sys.argv[1:]])
+
+
+def is_given(flag: str) -> bool:
+    """Whether a flag was typed, also with the value that it has anyway."""
+    return any(word.partition("=")[0] == flag for word in sys.argv[1:])
+
+
+def typed_value(flag: str) -> str | None:
+    """What was typed for a flag; the last counts."""
+    words, value = sys.argv[1:], None
+    for word, after in zip(words, [*words[1:], None], strict=True):
+        name, equals, attached = word.partition("=")
+        if name == flag:
+            value = attached if equals else after
+    return value

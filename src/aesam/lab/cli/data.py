@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, cast
 
 import tyro
 from rich.progress import Progress, TaskID
@@ -10,21 +11,31 @@ from aesam.lab import data
 from aesam.lab.cli.console import console, say
 
 
+def _known_sets() -> str:
+    """What ``--help`` says of the name: all sets that are known by then, with their half lines."""
+    records = [data.data_record(name) for name in data.list_data_sets()]
+    return "\n".join(["One of", *(f"{record.name}: {record.help}" for record in records)])
+
+
+#: tyro calls it when help is asked for, which its type leaves unsaid.
+_NAME = tyro.conf.arg(help=cast(Any, _known_sets), metavar="NAME")
+
+
 @dataclass(frozen=True)
 class FetchData:
     """Fetch a data set from its official address, verify its checksum and describe it."""
 
-    name: tyro.conf.Positional[str]
-    """digits, cifar10, cifar100, folder or synthetic."""
+    name: tyro.conf.Positional[Annotated[str, _NAME]]
+    """Which data set."""
     root: Path = Path("data")
     """Where data sets lie."""
 
     def __call__(self) -> int:
-        data.check(self.name)
-        if self.name in ("cifar10", "cifar100"):
+        if data.data_record(self.name).fetch is not None:
             say(f"{self.name} is in {self._fetch()}")
         for key, value in data.describe(self.name, self.root).items():
-            say(f"{key}: {value}")
+            if value != []:  # class names that nobody gave
+                say(f"{key}: {value}")
         return 0
 
     def _fetch(self) -> Path:

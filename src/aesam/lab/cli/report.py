@@ -1,13 +1,12 @@
 """``aesam report``: the table and the page, from runs that are finished."""
 
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
-from aesam.lab.cli.console import console, say
+from aesam.lab.cli.console import command_line, console, say
 from aesam.lab.errors import UsageError
 from aesam.lab.show import as_rich, results_sheet, write_report
 
@@ -18,15 +17,14 @@ class Report:
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """Folders that hold runs, at any depth."""
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Where to write; the first folder if left out."""
 
     def __call__(self) -> int:
         if not self.folders:
             raise UsageError("report needs at least one folder that holds finished runs")
         out = self.out or self.folders[0]
-        command = shlex.join(["aesam", *sys.argv[1:]])
-        for comparison in write_report(self.folders, out, command=command):
+        for comparison in write_report(self.folders, out, command=command_line()):
             console.print(as_rich(results_sheet(comparison, narrow=True), console.width))
         say(f"written: {out / 'report.html'}, {out / 'results.json'}")
         return 0

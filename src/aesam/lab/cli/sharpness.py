@@ -1,14 +1,12 @@
 """``aesam sharpness``: how sharp the loss is at the end of a finished run."""
 
 import math
-import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -16,7 +14,7 @@ from rich.progress import Progress, TaskID
 
 from aesam import sharpness
 from aesam.lab import config, files
-from aesam.lab.cli.console import console, say
+from aesam.lab.cli.console import command_line, console, say
 from aesam.lab.errors import UsageError
 from aesam.lab.show import Line, Sheet, as_rich, canvas
 from aesam.lab.training.restored import TrainedRun, load_run
@@ -49,13 +47,13 @@ class MeasureSharpness:
     """Random vectors for the trace."""
     grid: int = 15
     """Points of the slices, in each direction."""
-    root: Path | None = None
+    root: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Where data sets lie; where they lay in training if left out."""
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Where to write; the run's folder if left out."""
     cpu: bool = False
     """Stay on the CPU also where there is an accelerator."""
-    threads: int | None = None
+    threads: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Threads to compute with; one for a model of under a million weights if left out."""
     seed: int = 0
     """Of the samples and of all random vectors."""
@@ -126,7 +124,7 @@ class MeasureSharpness:
 
     def _write(self, out: Path, finished: TrainedRun, found: dict[str, Any], count: int) -> None:
         document = {
-            "command": shlex.join(["aesam", *sys.argv[1:]]),
+            "command": command_line(),
             "versions": versions(),
             "config_hash": config.config_hash(finished.run),
             "samples": count,

@@ -1,35 +1,47 @@
 """Data sets, label noise, held-out parts, and batches that a killed run can enter anywhere."""
 
-from aesam.lab.data.archives import Archive
-from aesam.lab.data.batches import Batches
-from aesam.lab.data.catalog import check, load, names
-from aesam.lab.data.decoding import FolderBatches
-from aesam.lab.data.description import Description, describe
-from aesam.lab.data.download import Progress, fetch
-from aesam.lab.data.noise import flip_labels
-from aesam.lab.data.selection import hold_out, subset
-from aesam.lab.data.serving import Epochs, batches_of, evaluation_chunks
+from aesam.lab.data import cifar, digits, image_folder, synthetic
+from aesam.lab.data.batches import Batches, evaluation_chunks
+from aesam.lab.data.data_records import (
+    DataRecord,
+    Description,
+    TellProgress,
+    data_record,
+    describe,
+    fetch,
+    forget_data_set,
+    list_data_sets,
+    load,
+    register_data_set,
+)
+from aesam.lab.data.download import Archive
+from aesam.lab.data.run_samples import RunSamples, flip_labels, hold_out, samples_of, subset
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
 
 __all__ = [
     "AnySplit",
     "Archive",
     "Batches",
+    "DataRecord",
     "DataSet",
     "Description",
-    "Epochs",
-    "FolderBatches",
     "FolderSplit",
-    "Progress",
+    "RunSamples",
     "Split",
-    "batches_of",
-    "check",
+    "TellProgress",
+    "data_record",
     "describe",
     "evaluation_chunks",
     "fetch",
     "flip_labels",
+    "forget_data_set",
     "hold_out",
+    "list_data_sets",
     "load",
-    "names",
+    "register_data_set",
+    "samples_of",
     "subset",
 ]
+
+for _record in (digits.RECORD, *cifar.RECORDS, image_folder.RECORD, synthetic.RECORD):
+    register_data_set(_record)

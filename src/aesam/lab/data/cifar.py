@@ -6,92 +6,194 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from aesam.lab.config import Training
 from aesam.lab.data import pickles
-from aesam.lab.data.archives import ARCHIVES, first_missing, how_to_get, locate
+from aesam.lab.data.data_records import DataRecord, TellProgress, Verdict
+from aesam.lab.data.download import Archive, Forms, fetch_archive, first_missing, locate, verdict
 from aesam.lab.data.sets import DataSet, Split
 from aesam.lab.errors import UsageError
 
 CHANNELS, SIZE = 3, 32
 PIXELS = CHANNELS * SIZE * SIZE
+ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 
 
 @dataclass(frozen=True)
-class _Kind:
+class Cifar:
+    """One of the two sets: what is in its files, and the archives that they come in."""
+
+    name: str
     classes: int
     label_bytes: int  # before each image; the last one is the label we want
     label_key: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    forms: Forms
 
+    def load(self, root: Path, size: int | None = None) -> DataSet:  # noqa: ARG002
+        """The set from whichever form is under ``root``; of CIFAR-100 its 100 fine labels."""
+        get = f"`aesam data {self.name} --root {root}` gets the official files."
+        found = locate(self.forms, root)
+        if found is None:
+            raise UsageError(f"{first_missing(self.forms, root)} is missing: {get}")
+        form, place = found
+        archive, remedy = self.forms[form], f"Remove it, then {get}"
+        read = _binary if form == "binary" else _python
 
-_KINDS = {
-    "cifar10": _Kind(10, 1, "labels", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "cifar100": _Kind(100, 2, "fine_labels", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-}
+        def split(files: tuple[str, ...]) -> Split:
+            parts = [_checked(read(place / f, self, remedy), place / f, self) for f in files]
+            images = torch.cat([images for images, _ in parts])
+            return Split(
+                images.view(-1, CHANNELS, SIZE, SIZE), torch.cat([labels for _, labels in parts])
+            )
 
-
-def load(name: str, root: Path) -> DataSet:
-    """``cifar10`` or ``cifar100`` (its 100 fine labels), from whichever form is under ``root``."""
-    found = locate(name, root)
-    if found is None:
-        raise UsageError(f"{first_missing(name, root)} is missing: {how_to_get(name, root)}")
-    form, place = found
-    kind, archive = _KINDS[name], ARCHIVES[name][form]
-    remedy = f"Remove it, then {how_to_get(name, root)}"
-    read = _binary if form == "binary" else _python
-
-    def split(files: tuple[str, ...]) -> Split:
-        parts = [_checked(read(place / file, kind, remedy), place / file, kind) for file in files]
-        images = torch.cat([images for images, _ in parts])
-        return Split(
-            images.view(-1, CHANNELS, SIZE, SIZE), torch.cat([labels for _, labels in parts])
+        return DataSet(
+            classes=self.classes,
+            train=split(archive.train),
+            test=split((archive.test,)),
+            mean=self.mean,
+            std=self.std,
+            channels=CHANNELS,
+            size=SIZE,
+            pad=4,
+            flips=True,
         )
 
-    return DataSet(
-        name=name,
-        classes=kind.classes,
-        train=split(archive.train),
-        test=split((archive.test,)),
-        mean=kind.mean,
-        std=kind.std,
-        channels=CHANNELS,
-        size=SIZE,
-        pad=4,
-        flips=True,
-    )
+    def fetch(self, root: Path, tell: TellProgress) -> Path:
+        """Its folder, downloaded if it is not there; binary, as that needs no unpickling."""
+        return fetch_archive(self.forms, root, tell)
+
+    def verify(self, root: Path) -> Verdict:
+        """Whether the files under ``root`` have the official sums."""
+        return verdict(self.forms, root)
 
 
-def _binary(path: Path, kind: _Kind, remedy: str) -> tuple[Tensor, Tensor]:
+def _binary(path: Path, cifar: Cifar, remedy: str) -> tuple[Tensor, Tensor]:
     """Records of one or two label bytes and 3,072 pixels, one channel after the other."""
-    raw, record = path.read_bytes(), kind.label_bytes + PIXELS
+    raw, record = path.read_bytes(), cifar.label_bytes + PIXELS
     if not raw or len(raw) % record:
         raise UsageError(
             f"{path} is cut short: its {len(raw)} bytes are not a whole number of "
             f"{record}-byte records. {remedy}"
         )
     records = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(-1, record)
-    labels = records[:, kind.label_bytes - 1].to(torch.int64)
-    return records[:, kind.label_bytes :], labels
+    labels = records[:, cifar.label_bytes - 1].to(torch.int64)
+    return records[:, cifar.label_bytes :], labels
 
 
-def _python(path: Path, kind: _Kind, remedy: str) -> tuple[Tensor, Tensor]:
+def _python(path: Path, cifar: Cifar, remedy: str) -> tuple[Tensor, Tensor]:
     """A pickled dictionary with an array of pixels and a list of labels."""
     batch = pickles.read(path, remedy)
-    images, labels = batch.get("data"), batch.get(kind.label_key)
+    images, labels = batch.get("data"), batch.get(cifar.label_key)
     if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != PIXELS:
         raise UsageError(f"{path} has no 'data' of {PIXELS} bytes per image. {remedy}")
     try:
         return images, torch.tensor(labels, dtype=torch.int64)
     except (TypeError, ValueError, RuntimeError):
-        raise UsageError(f"{path} has no list of numbers {kind.label_key!r}. {remedy}") from None
+        raise UsageError(f"{path} has no list of numbers {cifar.label_key!r}. {remedy}") from None
 
 
-def _checked(found: tuple[Tensor, Tensor], path: Path, kind: _Kind) -> tuple[Tensor, Tensor]:
+def _checked(found: tuple[Tensor, Tensor], path: Path, cifar: Cifar) -> tuple[Tensor, Tensor]:
     images, labels = found
     if len(images) == 0 or labels.shape != (len(images),):
         raise UsageError(f"{path} has {len(images)} images and {labels.numel()} labels")
-    if int(labels.min()) < 0 or int(labels.max()) >= kind.classes:
+    if int(labels.min()) < 0 or int(labels.max()) >= cifar.classes:
         raise UsageError(
-            f"{path} has a label outside 0..{kind.classes - 1}: it is damaged or of another set"
+            f"{path} has a label outside 0..{cifar.classes - 1}: it is damaged or of another set"
         )
     return found
+
+
+_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+
+CIFAR10 = Cifar(
+    name="cifar10",
+    classes=10,
+    label_bytes=1,
+    label_key="labels",
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+    forms={
+        "binary": Archive(
+            ADDRESS,
+            "cifar-10-binary.tar.gz",
+            "c32a1d4ab5d03f1284b67883e8d87530",
+            "cifar-10-batches-bin",
+            tuple(f"{name}.bin" for name in _BATCHES),
+            "test_batch.bin",
+            {
+                "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+                "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+                "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+                "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+                "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+                "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+            },
+        ),
+        "python": Archive(
+            ADDRESS,
+            "cifar-10-python.tar.gz",
+            "c58f30108f718f92721af3b95e74349a",
+            "cifar-10-batches-py",
+            _BATCHES,
+            "test_batch",
+            {
+                "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                "data_batch_4": "634d18415352ddfa80567beed471001a",
+                "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+                "test_batch": "40351d587109b95175f43aff81a1287e",
+            },
+        ),
+    },
+)
+
+CIFAR100 = Cifar(
+    name="cifar100",
+    classes=100,
+    label_bytes=2,
+    label_key="fine_labels",
+    mean=(0.5071, 0.4865, 0.4409),
+    std=(0.2673, 0.2564, 0.2762),
+    forms={
+        "binary": Archive(
+            ADDRESS,
+            "cifar-100-binary.tar.gz",
+            "03b5dce01913d631647c71ecec9e9cb8",
+            "cifar-100-binary",
+            ("train.bin",),
+            "test.bin",
+        ),
+        "python": Archive(
+            ADDRESS,
+            "cifar-100-python.tar.gz",
+            "eb9058c3a382ffc7106e4002c42a8d85",
+            "cifar-100-python",
+            ("train",),
+            "test",
+            {
+                "train": "16019d7e3df5f24257cddd939b257f8d",
+                "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+            },
+        ),
+    },
+)
+
+
+def _record(cifar: Cifar, label: str) -> DataRecord:
+    """The paper's set-up: ResNet-18, 200 epochs, batches of 128."""
+    return DataRecord(
+        name=cifar.name,
+        label=label,
+        help=f"60,000 photos of 32×32 pixels, {cifar.classes} classes",
+        load=cifar.load,
+        model="resnet18",
+        training=Training(epochs=200),
+        augment=True,
+        fetch=cifar.fetch,
+        verify=cifar.verify,
+    )
+
+
+RECORDS = (_record(CIFAR10, "CIFAR-10"), _record(CIFAR100, "CIFAR-100"))

@@ -6,8 +6,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from aesam.lab.errors import UsageError
-
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -80,7 +78,6 @@ class DataSet:
     crop may shift an image, and ``flips`` says whether a mirrored image still shows the same class.
     """
 
-    name: str
     classes: int
     train: AnySplit
     test: AnySplit
@@ -96,16 +93,6 @@ class DataSet:
 def whole_numbers(tensor: Tensor) -> list[int]:
     """The entries of an integer vector, typed as what they are."""
     return cast(list[int], tensor.tolist())  # pyright: ignore[reportUnknownMemberType]
-
-
-def require_share(name: str, value: object, *, zero: bool) -> float:
-    """``value`` as a share of a set: below 1, and above 0 unless ``zero`` is allowed."""
-    allowed = "a number of at least 0 and below 1" if zero else "a number above 0 and below 1"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{name} must be {allowed}, got {value!r}")
-    if not (0 <= value < 1) or (value == 0 and not zero):
-        raise UsageError(f"{name} must be {allowed}, got {value!r}")
-    return float(value)
 
 
 def _check_labels(labels: Tensor, images: int) -> None:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from aesam.lab.errors import UsageError
+from aesam.lab.models.model_records import ModelRecord, Task
 
 
 def patch_size(size: int, patch: int | None) -> int:
@@ -91,3 +92,14 @@ class ViT(nn.Module):
 
 def _truncated_normal(weight: Tensor, std: float = 0.02) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def _small(task: Task) -> ViT:
+    patch = patch_size(task.size, task.patch)
+    return ViT(classes=task.classes, channels=task.channels, size=task.size, patch=patch)
+
+
+#: The label is the paper's, which keeps the 16 also where patches have 4 pixels.
+RECORD = ModelRecord(
+    "vit-s", "ViT-S16", "vision transformer, 22 M parameters", _small, has_patches=True
+)

@@ -3,10 +3,10 @@
 Nothing but ``config.json``, ``metrics.jsonl`` and ``summary.json`` of each run is read.
 """
 
+from aesam.lab.lab_methods import colour_of, label_of
 from aesam.lab.show.comparison import Against, Comparison, MethodRow, compare, comparison_of
 from aesam.lab.show.comparison_tables import results_sheet
 from aesam.lab.show.finished_runs import FinishedRun, read_runs, versions_of
-from aesam.lab.show.looks import colour_of, label_of
 from aesam.lab.show.page import html_report
 from aesam.lab.show.report_files import as_json, write_report
 from aesam.lab.show.stats import (

@@ -5,18 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aesam.lab.errors import UsageError
+from aesam.lab.lab_methods import lab_method
 from aesam.lab.show import grouping
 from aesam.lab.show.finished_runs import FinishedRun, is_number
 from aesam.lab.show.stats import PairedTest, Spread, paired_t_test, spread
-
-BASELINES = {  # of the others: ERM
-    "ae-sam": "ss-sam",
-    "ae-looksam": "looksam",
-    "matched-sam": "ae-sam",
-    "inverted-sam": "ae-sam",
-    "matched-looksam": "ae-looksam",
-    "inverted-looksam": "ae-looksam",
-}
 
 
 @dataclass(frozen=True)
@@ -154,7 +146,7 @@ def _set_against(row: MethodRow, rows: Sequence[MethodRow]) -> MethodRow:
         row,
         times_erm=row.seconds.scaled(1 / mean_erm) if mean_erm else None,
         against_sam=_against(row, "sam", rows),
-        against_baseline=_against(row, BASELINES.get(row.method, "erm"), rows),
+        against_baseline=_against(row, lab_method(row.method).baseline, rows),
     )
 
 

@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from aesam.lab.config import CIRCUMSTANCES
 from aesam.lab.errors import UsageError
+from aesam.lab.lab_methods import label_of, order_of
 from aesam.lab.show import wording
 from aesam.lab.show.finished_runs import FinishedRun
-from aesam.lab.show.looks import label_of, order_of
 
 ANCHORS = (0.0, 20.0, 50.0, 100.0)  # the paper's groups of % SAM
 REACH = 10.0  # points of % SAM
@@ -16,14 +17,16 @@ REACH = 10.0  # points of % SAM
 def shared_settings(run: FinishedRun) -> dict[str, Any]:
     """What runs of one comparison have in common: all but method, seed and circumstances."""
     shared = {k: v for k, v in run.config.items() if k not in ("method", "seed")}
-    for part, names in (("data", ("root",)), ("training", ("cpu", "workers", "evaluate_every"))):
-        shared[part] = {k: v for k, v in run.config[part].items() if k not in names}
+    for section in ("data", "training"):
+        own = run.config[section].items()
+        shared[section] = {k: v for k, v in own if (section, k) not in CIRCUMSTANCES}
     return shared
 
 
 def method_settings(run: FinishedRun) -> dict[str, Any]:
-    """The method's own settings, without its name."""
-    return {k: v for k, v in run.config["method"].items() if k != "name"}
+    """The method's own settings, without its name and without what it lacks."""
+    own = run.config["method"].items()
+    return {k: v for k, v in own if k != "name" and v is not None}
 
 
 def comparable(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from aesam.lab.lab_methods import colour_of, marker_of
 from aesam.lab.show import wording
 from aesam.lab.show.comparison import Comparison, MethodRow
 from aesam.lab.show.comparison_tables import results_sheet, runs_sheet, settings_sheet
 from aesam.lab.show.finished_runs import FinishedRun, versions_of
-from aesam.lab.show.looks import colour_of, marker_of
 from aesam.lab.show.table import Sheet, cells_of
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from itertools import product
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from aesam.lab.lab_methods import colour_of, marker_of
 from aesam.lab.show.canvas import draw, shortened
 from aesam.lab.show.comparison import Comparison, MethodRow
 from aesam.lab.show.curves import drawn_rows
-from aesam.lab.show.looks import colour_of, marker_of
 
 TYPE = 11.5  # points
 CROWD = 10  # with more points than this, only each method's best setting is labelled

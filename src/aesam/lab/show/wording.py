@@ -3,18 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from aesam.lab.lab_methods import symbol_of
 from aesam.lab.show.stats import PairedTest, Spread
 
 NOTHING = "–"
-SYMBOLS = {
-    "rho": "ρ",
-    "alpha": "α",
-    "beta": "β",
-    "gamma": "γ",
-    "delta": "δ",
-    "lambda1": "λ1",
-    "lambda2": "λ2",
-}
 
 
 def plus_minus(spread: Spread, digits: int) -> str:
@@ -55,7 +47,7 @@ def setting(name: str, value: object) -> str:
     >>> setting("lambda1", -1.0), setting("normalize", True), setting("k", None)
     ('λ1 = −1', 'normalize = yes', 'k unset')
     """
-    shown = SYMBOLS.get(name, printable(name).replace("_", " "))
+    shown = symbol_of(name) or printable(name).replace("_", " ")
     return f"{shown} unset" if value is None else f"{shown} = {_value(value)}"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import aesam
-from aesam.lab import method_records, models
+from aesam.lab import lab_methods, models
 from aesam.lab.config import Run, Training
 from aesam.lab.data import DataSet
 
@@ -76,20 +76,14 @@ class Engine:
         self.accelerator = accelerator
         self.total_steps = training.epochs * steps_per_epoch
         torch.manual_seed(run.seed)
-        self.net: nn.Module = models.build(
-            run.model.name,
-            classes=data_set.classes,
-            channels=data_set.channels,
-            size=data_set.size,
-            patch=run.model.patch,
-        )
+        self.net: nn.Module = models.build_for(run.model, data_set)
         if training.channels_last:
             self.net.to(memory_format=torch.channels_last)  # pyright: ignore
         if training.precision == "float64":
             self.net.double()
         self.dtype = next(self.net.parameters()).dtype
         base = base_optimizer(training, self.net.parameters())
-        opt = method_records.make(
+        opt = lab_methods.make(
             run.method, base, self.net, total_steps=self.total_steps, seed=run.seed
         )
         compiled: Any = torch.compile(self.net) if training.compile else self.net

@@ -9,9 +9,8 @@ from torch.nn.functional import cross_entropy
 from aesam import sharpness
 from aesam.lab import data
 from aesam.lab.config import Run
-from aesam.lab.data import AnySplit, DataSet, Epochs
+from aesam.lab.data import AnySplit, Batches, DataSet
 
-KINDS = ["gradients", "norms"]
 STAGES = (0.3, 0.6, 0.9)  # of training, at which single norms are kept
 BATCHES = {"gradients": 20, "norms": 400}  # at least so many for means, exactly for norms
 _OTHER_ORDER = 1_000_003  # the seed's distance from training: its batches are not looked at again
@@ -20,7 +19,7 @@ _OTHER_ORDER = 1_000_003  # the seed's distance from training: its batches are n
 class Drawn:
     """So many batches without augmentation, of one shuffled pass after another."""
 
-    def __init__(self, epochs: Epochs, count: int) -> None:
+    def __init__(self, epochs: Batches, count: int) -> None:
         self._epochs, self._count = epochs, count
 
     def __len__(self) -> int:
@@ -43,7 +42,7 @@ class Meter:
 
     def __init__(self, run: Run, train: AnySplit, data_set: DataSet, device: Any) -> None:
         self._kind, self._total = run.training.measure, run.training.epochs
-        self._batches: Epochs = data.batches_of(
+        self._batches = data.Batches(
             train,
             data_set,
             run.training.batch_size,

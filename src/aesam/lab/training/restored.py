@@ -98,11 +98,5 @@ def _damaged(folder: RunFolder, why: str) -> UsageError:
 def _build(run: Run, data_set: DataSet) -> nn.Module:
     """The model as it was built for training; its random weights are overwritten."""
     with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
-        model = models.build(
-            run.model.name,
-            classes=data_set.classes,
-            channels=data_set.channels,
-            size=data_set.size,
-            patch=run.model.patch,
-        )
+        model = models.build_for(run.model, data_set)
     return model.double() if run.training.precision == "float64" else model

@@ -101,7 +101,7 @@ class Trainer:
                 f"batch_size {training.batch_size} must be a multiple of processes × accumulate = "
                 f"{world} × {training.accumulate}"
             )
-        return data.batches_of(
+        return data.Batches(
             train,
             self._data_set,
             training.batch_size,

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
+from aesam.lab.lab_methods import colour_of, marker_of
 from aesam.lab.show.canvas import INK, Drawing, draw, legend_below
-from aesam.lab.show.looks import colour_of, marker_of
 from aesam.paper.theory.bounds import least_steps
 from aesam.paper.theory.conclusions import PRINTED, minus
 from aesam.paper.theory.lemmas import FULL, LemmaCheck

@@ -1,0 +1,201 @@
+"""Flags that several commands share, and the runs that they describe.
+
+The flags of the data, the model and the training are the fields of :mod:`aesam.lab.config`; those
+of methods follow from the methods' records, also of methods that were registered from outside.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
+
+import tyro
+
+from aesam.lab import data, lab_methods, models
+from aesam.lab.cli.console import is_given
+from aesam.lab.config import Data, Method, Model, Run, Training
+from aesam.lab.errors import UsageError
+from aesam.lab.grid import EngineName
+from aesam.registry import Setting, list_methods, method_record
+
+Command = TypeVar("Command", bound="RunFlags")
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """What is trained and how; the defaults are the usual ones for the data set."""
+
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    training: Training = field(default_factory=Training)
+    settings: tyro.conf.Suppress[Any] = None  # what was given, see `with_defaults`
+
+    METHOD_HELP: ClassVar[str] = "The method."
+
+    @classmethod
+    def more_flags(cls) -> list[tuple[str, Any, Any]]:
+        """Fields of a command that follow from the records: name, type, default."""
+        return []
+
+    def given_settings(self) -> dict[str, float]:
+        """The settings of methods that flags were given for, by name."""
+        values = _values(self.settings) if self.settings is not None else {}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def run(
+        self, method: str, seed: int, noise: float, *, strict: bool = True, **tuned: float
+    ) -> Run:
+        """The run that the flags describe; ``tuned`` are settings that flags override."""
+        if self.training.optimizer == "adamw" and is_given("--momentum"):
+            raise UsageError(
+                f"adamw has no momentum to set, got --momentum {self.training.momentum:g}: leave "
+                "it out, or use --optimizer sgd"
+            )
+        wanted = Method(method, **{**tuned, **self.given_settings()})
+        return Run(
+            data=replace(Data(**_values(self.data)), noise=noise),
+            model=Model(**_values(self.model)),
+            method=lab_methods.fill(wanted, strict=strict),
+            training=self.training,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True)
+class GridFlags:
+    """How many runs are made at the same time, and where."""
+
+    jobs: int = 2
+    """Runs at the same time."""
+    engine: EngineName = "local"
+    """local (this machine's cores), dask or ray (a cluster)."""
+    address: Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")] = None
+    """The scheduler of the dask or ray cluster; one is started on this machine if left out."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Say nothing on the way."""
+
+
+def with_defaults(command: type[Command], dataset: str) -> Command:
+    """The command with all its defaults: a data set's usual ones, and a flag for every setting."""
+    usual = data.data_record(dataset).usual
+    flags = _setting_flags(command)
+    more = [("settings", flags, flags()), *_method_flags(command), *command.more_flags()]
+    own = replace(usual.data, holdout=command().data.holdout)  # some hold out by themselves
+    named = {
+        "data": _with_choices(own, "dataset", data.list_data_sets()),
+        "model": _with_choices(usual.model, "model", models.list_models()),
+    }
+    more += [(name, type(value), value) for name, value in named.items()]
+    kind = make_dataclass(command.__name__, more, bases=(command,), frozen=True)
+    kind.__doc__ = command.__doc__
+    return cast(Command, kind(training=usual.training))
+
+
+def _with_choices(value: Data | Model, flag: str, names: Iterable[str]) -> Any:
+    """The same value as an instance whose flag for ``name`` shows which there are."""
+    shown = tyro.conf.arg(name=flag, metavar="{" + ",".join(names) + "}", help=f"The {flag}.")
+    kind: type[Any] = type(value)
+    more = make_dataclass(
+        kind.__name__, [("name", Annotated[str, shown], value.name)], bases=(kind,), frozen=True
+    )
+    more.__doc__ = kind.__doc__
+    return more(**_values(value))
+
+
+def _values(flags: Any) -> dict[str, Any]:
+    return {f.name: getattr(flags, f.name) for f in fields(flags)}
+
+
+def _method_flags(command: type[RunFlags]) -> list[tuple[str, Any, Any]]:
+    """``--method`` or ``--methods`` of a command, with the names there are."""
+    found: list[tuple[str, Any, Any]] = []
+    for own in fields(command):
+        if own.name in ("method", "methods"):
+            names = "{" + ",".join(list_methods()) + "}"
+            one = own.name == "method"
+            metavar = names if one else f"[{names} ...]"
+            groups = {g: lab_methods.methods_of(g) for g in get_args(lab_methods.Group)}
+            shown = [f"{g}: {', '.join(found)}" for g, found in groups.items() if found]
+            help_text = f"{command.METHOD_HELP} By group – {'; '.join(shown)}."
+            about = tyro.conf.arg(metavar=metavar, help=help_text)
+            kind = str if one else tuple[str, ...]
+            found.append((own.name, Annotated[kind, about], own.default))
+    return found
+
+
+def _setting_flags(command: type[RunFlags]) -> type[Any]:
+    """A dataclass with a field for each setting of any method, None where no flag was given."""
+    settings = lab_methods.all_settings()
+    taken = {f.name for kind in (command, Data, Model, Training) for f in fields(kind)}
+    for setting in settings:
+        if setting.name in taken:
+            raise UsageError(
+                f"the setting {setting.name} of {_owners(setting.name)} has the name of another "
+                "flag: register it under another name"
+            )
+    kind = make_dataclass("Settings", [_setting_flag(s) for s in settings], frozen=True)
+    kind.__doc__ = "Settings of methods; each is for those that are named with it."
+    return kind
+
+
+def _setting_flag(setting: Setting) -> tuple[str, Any, None]:
+    kind = type(setting.default)
+    switch = kind is bool
+    symbol = f"{setting.symbol}, " if setting.symbol else ""
+    allowed = f"; {setting.allowed}" if setting.allowed and not switch else ""
+    shown = tyro.conf.arg(
+        metavar=None if switch else kind.__name__.upper(),
+        help=f"{symbol}{setting.help}{allowed} ({_owners(setting.name)}).",
+        help_behavior_hint=f"(default: {_defaults(setting.name)})",
+    )
+    if switch:
+        return setting.name, tyro.conf.DisallowNone[Annotated[bool | None, shown]], None
+    return setting.name, Annotated[kind | None, shown], None
+
+
+def grids_class(names: Iterable[str]) -> type[Any]:
+    """A dataclass with the values to try for each searched setting: ``--rhos``, ``--alphas``."""
+    grids: dict[str, list[tuple[float, ...]]] = {}
+    for name in names:
+        for setting, values in lab_methods.searched(name).items():
+            grids.setdefault(setting, []).append(values)
+    kind = make_dataclass(
+        "Grids",
+        [(f"{setting}s", _grid_flag(setting, found), None) for setting, found in grids.items()],
+        frozen=True,
+    )
+    kind.__doc__ = "What to try; without, each method's own grid."
+    return kind
+
+
+def _grid_flag(setting: str, grids: list[tuple[float, ...]]) -> Any:
+    several = " (and others)" if len(set(grids)) > 1 else ""
+    shown = tyro.conf.arg(
+        metavar="[FLOAT [FLOAT ...]]",
+        help=f"Values of {setting} to try.",
+        help_behavior_hint=f"(default: {' '.join(f'{v:g}' for v in grids[0])}{several})",
+    )
+    return tyro.conf.DisallowNone[Annotated[tuple[float, ...] | None, shown]]
+
+
+def _owners(setting: str) -> str:
+    """The methods that have a setting, for its help."""
+    names = list_methods()
+    having = [n for n in names if setting in method_record(n).defaults]
+    lacking = [n for n in names if n not in having]
+    return "all" + "".join(f" but {n}" for n in lacking) if len(lacking) < 2 else ", ".join(having)
+
+
+def _defaults(setting: str) -> str:
+    """A setting's default, and those of the methods that have another one."""
+    found: dict[str, list[str]] = {}
+    for name in list_methods():
+        defaults = method_record(name).defaults
+        if setting in defaults:
+            found.setdefault(_shown(defaults[setting]), []).append(name)
+    first, *others = found.items()
+    more = [f"; {value} for {', '.join(names)}" for value, names in others]
+    return first[0] + "".join(more)
+
+
+def _shown(value: float) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else f"{value:g}"

@@ -1,0 +1,247 @@
+"""Methods in the lab: what a comparison must know of each, beside the library's record.
+
+A method without a record here works in every command, with the defaults of :class:`LabMethod`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+import aesam
+from aesam.lab.config import Method
+from aesam.lab.errors import UsageError
+from aesam.parts.samples import Samples
+from aesam.registry import MethodRecord, Registry, Setting, list_methods, method_record
+
+Group = Literal["paper", "control", "variant"]
+
+#: Okabe and Ito's colours, which people with any of the common colour-blindnesses can tell apart;
+#: their yellow is left out because it is too faint on white. Controls are greys.
+BLACK, BLUE, SKY, ORANGE = "#000000", "#0072B2", "#56B4E9", "#E69F00"
+VERMILION, GREEN, PURPLE = "#D55E00", "#009E73", "#CC79A7"
+GREY, LIGHT_GREY = "#767676", "#a0a0a0"
+
+
+@dataclass(frozen=True)
+class LabMethod:
+    """What a comparison must know of a method.
+
+    Args:
+        group: ``"paper"`` for the seven that are compared by default, ``"control"`` for what they
+            should be set against, ``"variant"`` for any other.
+        baseline: the method that it is tested against, beside SAM.
+        borrows: whose searched settings it takes, where it is not searched itself.
+        tuned: its settings in the default comparison, found by `aesam tune`.
+        colour: ``#rrggbb`` in figures.
+        marker: matplotlib's, in figures.
+        label: what readers call it, for a row that is no method of the library's.
+    """
+
+    group: Group = "variant"
+    baseline: str = "erm"
+    borrows: str | None = None
+    tuned: Mapping[str, float] = field(default_factory=dict[str, float])
+    colour: str = GREY
+    marker: str = "h"
+    label: str = ""
+
+
+_LAB = Registry[LabMethod]("record of a method")
+
+
+def register_lab_method(name: str, record: LabMethod) -> None:
+    """Say how the lab draws, groups and tests a method; figures list them in this order."""
+    _LAB.add(name, record)
+
+
+def forget_lab_method(name: str) -> None:
+    """Take a record back; unknown names are refused."""
+    _LAB.remove(name)
+
+
+def lab_method(name: str) -> LabMethod:
+    """The lab's record of a method, with defaults where there is none."""
+    return _LAB[name] if name in _LAB else LabMethod()
+
+
+def _register_own() -> None:
+    """In the order of the paper's tables, then what they should be set against."""
+    wide, reuse = {"rho": 0.5}, {"rho": 0.5, "alpha": 0.6}
+    of_paper = {
+        "erm": LabMethod("paper", colour=BLACK, marker="o"),
+        "sam": LabMethod("paper", tuned=wide, colour=BLUE, marker="s"),
+        "esam": LabMethod("paper", tuned=wide, colour=SKY, marker="D"),
+        "ss-sam": LabMethod("paper", tuned=wide, colour=ORANGE, marker="^"),
+        "ae-sam": LabMethod("paper", "ss-sam", tuned=wide, colour=VERMILION, marker="v"),
+        "looksam": LabMethod("paper", tuned=reuse, colour=GREEN, marker="P"),
+        "ae-looksam": LabMethod("paper", "looksam", tuned=reuse, colour=PURPLE, marker="X"),
+    }
+    plain, look = "ae-sam", "ae-looksam"  # tested against, and with the settings of, these
+    controls = {
+        "erm-long": LabMethod("control", marker="<", label="ERM, twice as long"),
+        "late-sam": LabMethod("control", borrows="sam", marker=">"),
+        "matched-sam": LabMethod("control", plain, plain, marker="p"),
+        "inverted-sam": LabMethod("control", plain, plain, marker="d"),
+        "matched-looksam": LabMethod("control", look, look, colour=LIGHT_GREY, marker="p"),
+        "inverted-looksam": LabMethod("control", look, look, colour=LIGHT_GREY, marker="d"),
+    }
+    for name, record in {**of_paper, **controls}.items():
+        register_lab_method(name, record)
+
+
+_register_own()
+
+
+# Names, and how they are shown -------------------------------------------------------------------
+
+
+def methods_of(group: Group) -> list[str]:
+    """The library's methods that belong to a group.
+
+    >>> methods_of("paper")
+    ['erm', 'sam', 'esam', 'ss-sam', 'looksam', 'ae-sam', 'ae-looksam']
+    """
+    return [name for name in list_methods() if lab_method(name).group == group]
+
+
+def record_of(name: str) -> MethodRecord:
+    """The library's record; an unknown name is a mistake of the user's, told with the near ones."""
+    try:
+        return method_record(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def label_of(name: str) -> str:
+    """The method's name as readers write it; a name that is nobody's stays as it is.
+
+    >>> label_of("ae-looksam"), label_of("erm-long")
+    ('AE-LookSAM', 'ERM, twice as long')
+    """
+    if name in list_methods():
+        return method_record(name).label
+    # Names come from files: control characters would upset terminals, and matplotlib leaves labels
+    # with a leading underscore out of its legends.
+    shown = "".join(c if c.isprintable() else "?" for c in name).lstrip("_")
+    return lab_method(name).label or shown or "?"
+
+
+def colour_of(name: str) -> str:
+    """The method's colour as ``#rrggbb``; grey for one without a record here."""
+    return lab_method(name).colour
+
+
+def marker_of(name: str) -> str:
+    """The method's matplotlib marker."""
+    return lab_method(name).marker
+
+
+def symbol_of(setting: str) -> str:
+    """The paper's letter for a setting of any method; empty where it has none."""
+    return next((s.symbol for s in all_settings() if s.name == setting), "")
+
+
+def order_of(name: str) -> tuple[int, str]:
+    """A sort key: methods in the order of their records here, then others by name."""
+    known = _LAB.names()
+    return (known.index(name) if name in known else len(known), name)
+
+
+# Settings ----------------------------------------------------------------------------------------
+
+
+def all_settings() -> list[Setting]:
+    """Each setting of any method once, as the first method that has it describes it."""
+    found: dict[str, Setting] = {}
+    for name in list_methods():
+        for setting in method_record(name).settings:
+            found.setdefault(setting.name, setting)
+    return list(found.values())
+
+
+def searched(name: str) -> dict[str, tuple[float, ...]]:
+    """The settings of a method that are searched, with the values to try.
+
+    >>> searched("looksam")["alpha"]
+    (0.1, 0.3, 0.6, 0.9)
+    """
+    return {s.name: s.grid for s in record_of(name).settings if s.grid}
+
+
+def tuned(name: str) -> dict[str, float]:
+    """The method's settings in the default comparison; a control has those that it borrows."""
+    record = lab_method(name)
+    found = record.tuned or (lab_method(record.borrows).tuned if record.borrows else {})
+    return {k: v for k, v in found.items() if k in record_of(name).defaults}
+
+
+def fill(method: Method, *, strict: bool = True) -> Method:
+    """The method with its defaults filled in and nothing that it does not know.
+
+    A setting that means nothing to it is an error, or dropped where ``strict`` is False, as when
+    one value is given for several methods.
+
+    >>> fill(Method("looksam", k=2)).get("k"), fill(Method("looksam", k=2)).get("alpha")
+    (2, 0.5)
+    """
+    record = record_of(method.name)
+    if strict:
+        _refuse_foreign(method, record)
+    filled: dict[str, float] = {}
+    for setting in record.settings:
+        value = method.settings.get(setting.name, setting.default)
+        if not (setting.implied and value == setting.default):
+            filled[setting.name] = float(value) if _is_real(setting, value) else value
+    return Method(method.name, **filled)
+
+
+def _is_real(setting: Setting, value: float) -> bool:
+    """Whether a whole number was given for a real one, which would make it another run."""
+    return isinstance(setting.default, float) and type(value) is int
+
+
+def _refuse_foreign(method: Method, record: MethodRecord) -> None:
+    foreign = sorted(set(method.settings) - set(record.defaults))
+    if foreign:
+        raise UsageError(
+            f"{method.name} has no setting {' or '.join(foreign)}: it has "
+            f"{', '.join(record.defaults) or 'none'}"
+        )
+
+
+# From a method to its optimizer ------------------------------------------------------------------
+
+
+def make(
+    method: Method, base: torch.optim.Optimizer, model: nn.Module, *, total_steps: int, seed: int
+) -> aesam.SharpnessAware:
+    """The optimizer of the library that a method stands for."""
+    record = record_of(method.name)
+    given: dict[str, Any] = method.settings
+    if record.needs_total_steps:
+        given["total_steps"] = total_steps
+    if record.needs_seed:
+        given["seed"] = seed
+    return record.make(base, model, **given)
+
+
+def check_settings(method: Method) -> None:
+    """Let the library refuse impossible settings before anything is loaded or trained."""
+    _probe(method)
+
+
+def samples_of_method(method: Method) -> Samples:
+    """On which rows of a batch the method takes its second gradient."""
+    return _probe(method).parts.samples
+
+
+def _probe(method: Method) -> aesam.SharpnessAware:
+    _refuse_foreign(method, record_of(method.name))
+    base = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    try:
+        return make(method, base, nn.Identity(), total_steps=1, seed=0)
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None

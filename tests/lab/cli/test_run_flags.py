@@ -1,0 +1,100 @@
+"""Flags that are left out, given, or given as their opposite; and what ``--help`` shows of them."""
+
+import ast
+import importlib
+import itertools
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import aesam
+
+from aesam.lab import config
+from aesam.lab.cli import COMMANDS, parse, run_flags
+from aesam.lab.config import Training, config_hash
+from aesam.registry import list_methods, method_record
+
+
+def parsed(monkeypatch, command, *words):
+    monkeypatch.setattr(sys, "argv", ["aesam", command, *words])
+    return parse(COMMANDS)
+
+
+def run_from(monkeypatch, *words, command="train"):
+    return parsed(monkeypatch, command, *words).run("sam", 0, 0.0)
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune"])
+@pytest.mark.parametrize(("dataset", "usual"), [("digits", False), ("cifar10", True)])
+def test_augmentation_is_a_pair_of_flags_and_the_data_set_s_usual_without(
+    command, dataset, usual, monkeypatch
+):
+    for flags, expected in (((), usual), (("--augment",), True), (("--no-augment",), False)):
+        run = run_from(monkeypatch, "--dataset", dataset, *flags, command=command)
+        assert run.data.augment is expected
+
+
+def test_an_optimizer_without_momentum_leaves_the_run_s_identity_alone(monkeypatch):
+    run = run_from(monkeypatch, "--optimizer", "adamw")
+    assert run.training.momentum == Training().momentum
+    assert config_hash(run) == "ad81ee9f1767"
+    assert run_from(monkeypatch, "--momentum", "0.8").training.momentum == 0.8
+
+
+def test_a_whole_number_for_a_real_setting_is_the_same_run(monkeypatch):
+    one = run_from(monkeypatch, "--rho", "1")
+    assert config_hash(one) == config_hash(run_from(monkeypatch, "--rho", "1.0"))
+
+
+def told_by_help(capsys, *words):
+    code, told = aesam(*words, "--help", capsys=capsys)
+    assert code == 0
+    return " ".join(told.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(("dataset", "epochs"), [("digits", 60), ("cifar10", 200), ("folder", 90)])
+def test_help_shows_the_defaults_of_the_data_set(dataset, epochs, capsys):
+    told = told_by_help(capsys, "train", "--dataset", dataset)
+    assert f"Passes over the training set. (default: {epochs})" in told
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune"])
+def test_help_has_every_method_and_every_setting_with_its_default(command, capsys):
+    told = told_by_help(capsys, command)
+    names = told.replace(" ", "")
+    assert "{" + ",".join(list_methods()) + "}" in names
+    for name in list_methods():
+        for setting in method_record(name).settings:
+            assert f"--{setting.name.replace('_', '-')}" in told
+    assert "--lambda1 FLOAT" in told
+    assert "(default: -1; 0 for ae-looksam, matched-looksam, inverted-looksam)" in told
+    assert "--precision {no,bf16,fp16,float64}" in told
+    assert "None" not in told
+
+
+def test_help_of_tune_shows_the_grids(capsys):
+    told = told_by_help(capsys, "tune")
+    assert "(default: 0.01 0.02 0.05 0.1 0.2 0.5)" in told
+    assert "--alphas" in told
+    assert "(default: 0.1)" in told  # of holdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*(f"lab.cli.{c}" for c in ("train", "compare", "tune", "data", "sharpness")), "paper.command"],
+)
+def test_every_flag_is_explained(command):
+    """A string below each field, which is what ``--help`` prints; fields of flags have none."""
+    module = importlib.import_module(f"aesam.{command}")
+    bare = [
+        f"{cls.name}.{field.target.id}"
+        for source in {module.__file__, run_flags.__file__, config.__file__}
+        for cls in ast.parse(Path(source).read_text()).body
+        if isinstance(cls, ast.ClassDef) and cls.name != "Run"
+        for field, after in itertools.pairwise([*cls.body, ast.Pass()])
+        if isinstance(field, ast.AnnAssign)
+        and not re.search("Flags|Data|Model|Training|ClassVar|Any", ast.unparse(field.annotation))
+        and not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant))
+    ]
+    assert bare == []
