@@ -1,33 +1,31 @@
 """Tables from finished runs: grouping, marks, the paper beside, and the claims judged."""
 
-import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from scipy import stats
-from support.fixtures_report import config_of
+from support.fixtures_report import by_method, config_of
 
-from aesam.lab.show import FinishedRun, label_of, sheet
-from aesam.lab.show.comparison import comparison_of
-from aesam.lab.show.sheet import Line, Sheet
+from aesam.lab.show import FinishedRun, Line, Sheet, as_text, comparison_of, label_of
+from aesam.lab.show.canvas import Drawing
 from aesam.paper import accuracy_tables, benches, claims, noise_curves, verdicts
 from aesam.paper.benches import Options
 from aesam.paper.claims import Claim
 from aesam.paper.entries import ENTRIES
-from aesam.paper.entry_page import page_of
+from aesam.paper.entry_files import page_of
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel
 
-ACCURACIES = {
-    "erm": (45.0, 46.0, 44.0),
-    "sam": (64.0, 66.0, 65.0),
-    "ss-sam": (47.0, 48.0, 49.0),
-    "ae-sam": (50.0, 52.0, 51.0),
-    "looksam": (75.0, 74.0, 76.0),
-    "ae-looksam": (75.5, 73.0, 76.0),
-}
+ACCURACIES = by_method("""
+    erm         45.0  46.0  44.0
+    sam         64.0  66.0  65.0
+    ss-sam      47.0  48.0  49.0
+    ae-sam      50.0  52.0  51.0
+    looksam     75.0  74.0  76.0
+    ae-looksam  75.5  73.0  76.0
+""")
 SHARES = dict(zip(ACCURACIES, (0.0, 100.0, 50.0, 49.0, 50.0, 51.0), strict=True))
 SHARES |= {"matched-looksam": 50.0}
 
@@ -58,11 +56,24 @@ def comparison(tmp_path):
 
 
 def test_the_table_is_grouped_marked_and_beside_the_paper(comparison):
-    text = sheet.as_text(accuracy_tables.sheet_of(PANEL, comparison))
+    text = as_text(accuracy_tables.sheet_of(PANEL, comparison))
     golden = (Path(__file__).parent / "golden_table.txt").read_text()
     assert text.startswith(golden)
     assert "n = 3 seeds (0, 1, 2)" in text
     assert "Paper: ResNet-18 on CIFAR-10" in text.replace("\n", " ")
+
+
+def lines_of(group):
+    return tuple(Line(tuple(x["cells"]), x["best"], x["best_in_group"]) for x in group)
+
+
+def test_every_published_table_is_its_numbers_as_text():
+    for path in (Path(__file__).parents[2] / "results").glob("*/table.txt"):
+        text, numbers = path.read_text(), json.loads(path.with_name("results.json").read_text())
+        for t in numbers["tables"]:
+            groups = tuple(lines_of(group) for group in t["groups"])
+            shown = as_text(Sheet(t["title"], tuple(t["columns"]), groups, t["caption"]))
+            assert f"\n{shown}" in text, path
 
 
 def test_verdicts_are_the_paired_tests_of_the_seeds(comparison):
@@ -227,33 +238,6 @@ def test_a_control_is_tested_against_what_it_controls(tmp_path, comparison):
     assert verdict.word == "yes"
 
 
-def test_html_escapes_and_marks():
-    lines = (Line(("<b>", "12.00 ± 1"), best=True, best_in_group=True), Line(("x", "1.00")))
-    page = sheet.as_html(Sheet("A & B", ("name", "here: accuracy"), (lines,), "c"))
-    assert "&lt;b&gt;" in page
-    assert "A &amp; B" in page
-    assert '<span class="overall group">12.00</span> ± 1' in page
-
-
-WIDE = Sheet(
-    "T",
-    ("method", "accuracy", "spare one", "spare two"),
-    ((Line(("ERM", "12.00 ± 1.00", "x" * 30, "y" * 30)),),),
-    spare=("spare two", "spare one"),
-)
-
-
-@pytest.mark.parametrize(("width", "shown"), [(120, [0, 1, 2, 3]), (70, [0, 1, 2]), (40, [0, 1])])
-def test_a_narrow_terminal_goes_without_spare_columns_and_says_so(width, shown):
-    assert sheet.fitting(WIDE, width) == shown
-    console = Console(width=width, file=io.StringIO())
-    console.print(sheet.as_rich(WIDE, width))
-    told = console.file.getvalue()
-    assert "12.00 ± 1.00" in told
-    assert max(map(len, told.splitlines())) <= width
-    assert ("did not fit" in told.replace("\n", " ")) == (len(shown) < 4)
-
-
 def test_verdicts_are_counted_and_shown_as_a_table_for_each_place(comparison):
     asked = (Claim("sam", "erm", by="why?"), Claim("looksam", "ae-looksam", by="and why?"))
     found = claims.judge(comparison, (*claims.TABLE_NOISE, *asked))
@@ -270,3 +254,15 @@ def test_verdicts_are_counted_and_shown_as_a_table_for_each_place(comparison):
     page = page_of("title", "lede", Result(verdicts=found), "aesam reproduce")
     assert "1 × not seen here" in page
     assert "LookSAM more accurate than AE-LookSAM (and why?)</th>" in page
+
+
+def test_the_page_shows_whatever_it_is_given_and_obeys_none_of_it():
+    hostile = "<script>x</script>\" onload='y'"
+    drawing = Drawing("name", hostile, hostile, '<svg xmlns="w3" id="name"><path/></svg>')
+    shown = Sheet(hostile, (hostile, "b"), ((Line((hostile, hostile)),),), hostile)
+    result = Result([shown], [drawing], [hostile], notes=[hostile], text=hostile)
+    page = page_of(hostile, hostile, result, hostile)
+    assert "<script" not in page
+    assert '" onload' not in page
+    assert page.count("&lt;script&gt;") == 17
+    assert '&#39;y&#39;" id="name"><path/></svg>' in page  # the label, then our own SVG as it is

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from aesam.lab.show import Comparison, compare, read_runs
+
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "aesam": "0.1.0", "accelerate": "1.15.0"}
 EMPTY = dict.fromkeys(
     ("rho", "alpha", "k", "p", "lambda1", "lambda2", "delta", "beta", "gamma", "normalize")
@@ -22,16 +24,34 @@ METHODS: dict[str, dict[str, Any]] = {
     "ae-sam": SAM | {"lambda1": -1.0, "lambda2": 1.0, "delta": 0.9},
     "ae-looksam": SAM | {"alpha": 0.5, "lambda1": 0.0, "lambda2": 2.0, "delta": 0.9},
 }
+
+
+def by_method(table: str) -> dict[str, tuple[float, ...]]:
+    """Numbers of each method, from a line for each: its name and its numbers."""
+    lines = [line.split() for line in table.strip().splitlines()]
+    return {name: tuple(map(float, numbers)) for name, *numbers in lines}
+
+
 # Final test accuracy, its peak before overfitting, training accuracy and % SAM at 60 % noise.
-ENDS = {
-    "erm": (45.0, 72.0, 88.0, 0.0),
-    "sam": (64.0, 76.0, 62.0, 100.0),
-    "esam": (59.0, 74.0, 66.0, 100.0),
-    "ss-sam": (47.0, 73.0, 80.0, 50.0),
-    "looksam": (75.0, 78.0, 52.0, 20.0),
-    "ae-sam": (46.4, 73.0, 82.0, 49.0),
-    "ae-looksam": (84.0, 84.0, 45.0, 19.0),
-}
+ENDS = by_method("""
+    erm         45.0  72.0  88.0    0.0
+    sam         64.0  76.0  62.0  100.0
+    esam        59.0  74.0  66.0  100.0
+    ss-sam      47.0  73.0  80.0   50.0
+    looksam     75.0  78.0  52.0   20.0
+    ae-sam      46.4  73.0  82.0   49.0
+    ae-looksam  84.0  84.0  45.0   19.0
+""")
+# Of seed 0 accuracy, % SAM, gradients and seconds; then what each seed has more in accuracy.
+NUMBERS = by_method("""
+    erm         44.0    0.0   720   5.0  0.0  1.0  0.5
+    sam         63.0  100.0  1440  10.0  0.2  0.1  2.0
+    esam        59.0  100.0  1440   9.0  1.5  0.0  0.5
+    ss-sam      47.0   50.0  1080   7.5  0.0  0.4  1.9
+    ae-sam      48.0   46.0  1051   7.4  1.0  0.0  0.3
+    looksam     74.0   20.0   864   6.0  2.0  0.1  1.0
+    ae-looksam  83.0   19.0   857   6.1  0.5  1.1  0.0
+""")
 STEPS = 12  # an epoch
 
 
@@ -137,6 +157,32 @@ def write_short_run(
     metrics = [epoch_line(1, split), epoch_line(2, split)]
     folder = root / f"run-{len(list(root.glob('*')))}"
     return write_run(folder, config, metrics, summary_of(config, **numbers))
+
+
+def write_methods(
+    root: Path, methods: tuple[str, ...] = tuple(NUMBERS), seeds: int = 3, **more: Any
+) -> Path:
+    """Short runs of all methods, whose table and tests are known."""
+    for method in methods:
+        accuracy, share, gradients, seconds, *over_seeds = NUMBERS[method]
+        for seed in range(seeds):
+            write_short_run(
+                root,
+                method,
+                seed,
+                test_accuracy=accuracy + over_seeds[seed],
+                train_accuracy=accuracy - 3.0 * seed,
+                percent_sam=share + 0.5 * seed * method.startswith("ae"),
+                gradients=int(gradients),
+                seconds=seconds,
+                **more,
+            )
+    return root
+
+
+def compared(root: Path) -> list[Comparison]:
+    """The comparisons of the runs in a folder."""
+    return compare(read_runs([root]))
 
 
 def write_plausible_run(

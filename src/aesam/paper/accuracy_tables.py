@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from aesam.lab.show import Comparison, MethodRow, wording
-from aesam.lab.show.results_json import as_json
-from aesam.lab.show.sheet import Line, Sheet
-from aesam.lab.show.tables import against, p_against
+from aesam.lab.show.comparison_tables import against, p_against
+from aesam.lab.show.report_files import as_json
+from aesam.lab.show.table import Line, Sheet
 from aesam.paper import claims, paper_numbers
 from aesam.paper.benches import DATA, MODELS, Bench, Options
 from aesam.paper.claims import Claim, Verdict
@@ -122,7 +122,8 @@ def _show(
 
 
 def _drawings(comparisons: Sequence[Comparison]) -> list[Any]:
-    from aesam.lab.show.figures import Drawing, accuracy_against_cost
+    from aesam.lab.show.canvas import Drawing
+    from aesam.lab.show.tradeoff import accuracy_against_cost
 
     return [
         Drawing(

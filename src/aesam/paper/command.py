@@ -14,7 +14,7 @@ from aesam.lab.cli.run_flags import GridFlags
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
 from aesam.lab.grid import Outcome
-from aesam.lab.show.sheet import as_rich
+from aesam.lab.show.table import as_rich
 from aesam.paper import tuning
 from aesam.paper.benches import Options, Preset, SmallData
 from aesam.paper.entries import ENTRIES, Computed, Entry, Trained, entry_of

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aesam.lab.show import Comparison, MethodRow
+from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.curves import curves, over_epochs
-from aesam.lab.show.figures import Drawing
 from aesam.paper import by_seed, claims
 from aesam.paper.benches import Bench, Options
 from aesam.paper.claims import Claim, Quantity

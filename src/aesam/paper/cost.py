@@ -25,7 +25,7 @@ from aesam.lab.data import Batches, samples_of
 from aesam.lab.errors import UsageError
 from aesam.lab.lab_methods import methods_of
 from aesam.lab.show import label_of
-from aesam.lab.show.sheet import Line, Sheet
+from aesam.lab.show.table import Line, Sheet
 from aesam.lab.training.engine import Engine, accelerator_for, leave_processes
 from aesam.lab.training.passes import Passes
 from aesam.paper import benches

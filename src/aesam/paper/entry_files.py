@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from aesam.lab import files
-from aesam.lab.show import sheet
-from aesam.lab.show.results_json import versions_of
+from aesam.lab.show import table
+from aesam.lab.show.finished_runs import versions_of
+from aesam.lab.show.page import render
 from aesam.lab.training.trainer import versions
 from aesam.paper.benches import Options
 from aesam.paper.entries import Entry, Trained
-from aesam.paper.entry_page import page_of
 from aesam.paper.outcome import Result
-from aesam.paper.verdicts import summary
+from aesam.paper.paper_numbers import SOURCE
+from aesam.paper.verdicts import sheets_of, summary
 
 SMALL = "a small run, not the paper's set-up"
 
@@ -24,7 +25,7 @@ def text_of(entry: Entry, options: Options, result: Result) -> str:
     parts = [f"{entry.name}: {entry.paper} – {entry.shows}", result.text.strip()]
     if options.is_small and isinstance(entry, Trained):
         parts[0] += f"\nHere: {SMALL}."
-    parts += [sheet.as_text(each).rstrip() for each in result.sheets]
+    parts += [table.as_text(each).rstrip() for each in result.sheets]
     parts += [summary(result.verdicts)] if result.verdicts else []
     parts += ["\n".join(f"- {sentence}" for sentence in result.sentences)]
     parts += ["\n".join(f"Note: {note}" for note in result.notes)]
@@ -50,6 +51,29 @@ def write(entry: Entry, options: Options, result: Result, folder: Path, command:
     files.write_text(folder / "report.html", page)
 
 
+def page_of(title: str, lede: str, result: Result, command: str) -> str:
+    """One self-contained page: what the paper says, what was found here, and how."""
+    counted = [summary(result.verdicts)] if result.verdicts else []
+    return render(
+        "entry.html",
+        title=title,
+        lede=lede,
+        found=[*counted, *result.findings],
+        text=result.text,
+        sheets=[*result.sheets, *sheets_of(result.verdicts)],
+        drawings=result.drawings,
+        command=command,
+        versions=_versions(result),
+        source=SOURCE,
+        notes=result.notes,
+    )
+
+
+def _versions(result: Result) -> str:
+    shown = ", ".join(f"{name} {number}" for name, number in versions_of(result.runs).items())
+    return f"{len(result.runs)} runs; {shown}." if shown else ""
+
+
 def numbers_of(entry: Entry, options: Options, result: Result, command: str) -> dict[str, Any]:
     """What goes into ``results.json``."""
     return {
@@ -62,6 +86,6 @@ def numbers_of(entry: Entry, options: Options, result: Result, command: str) -> 
         "versions": versions_of(result.runs) or versions(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "findings": result.sentences,
-        "tables": [sheet.as_json(each) for each in result.sheets],
+        "tables": [table.as_json(each) for each in result.sheets],
         **result.data,
     }

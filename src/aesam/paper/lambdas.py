@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from aesam.lab.show import Comparison, MethodRow, PairedTest, paired_t_test, wording
-from aesam.lab.show.canvas import draw, legend_below
-from aesam.lab.show.figures import Drawing
-from aesam.lab.show.results_json import as_json
-from aesam.lab.show.sheet import Line, Sheet
+from aesam.lab.show.canvas import Drawing, draw, legend_below
+from aesam.lab.show.report_files import as_json
+from aesam.lab.show.table import Line, Sheet
 from aesam.paper import benches
 from aesam.paper.benches import Bench, Options
 from aesam.paper.claims import FEWEST, SIGNIFICANT

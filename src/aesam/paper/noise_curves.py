@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from aesam.lab.lab_methods import methods_of
 from aesam.lab.show import Comparison, MethodRow
+from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.curves import curves, over_epochs
-from aesam.lab.show.figures import Drawing
-from aesam.lab.show.results_json import as_json
+from aesam.lab.show.report_files import as_json
 from aesam.paper import by_seed, claims
 from aesam.paper.benches import Bench, Options
 from aesam.paper.claims import Claim, Verdict

@@ -13,10 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from aesam.lab.show.canvas import draw, legend_below
-from aesam.lab.show.figures import Drawing
+from aesam.lab.show.canvas import Drawing, draw, legend_below
 from aesam.lab.show.finished_runs import FinishedRun
-from aesam.lab.show.sheet import Line, Sheet
+from aesam.lab.show.table import Line, Sheet
 from aesam.paper.benches import Bench, Options
 from aesam.paper.convergence import measured_panel
 from aesam.paper.finished import Find, runs_of_row

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aesam.lab.show.figures import Drawing
+from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.finished_runs import FinishedRun
-from aesam.lab.show.sheet import Sheet
+from aesam.lab.show.table import Sheet
 from aesam.paper.claims import Verdict
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from aesam.lab.show import wording
-from aesam.lab.show.sheet import Line, Sheet
+from aesam.lab.show.table import Line, Sheet
 from aesam.paper.claims import PAPER, Verdict
 
 COLUMNS = ("claim", "verdict", "difference", "bootstrap interval", "p", "n")

@@ -15,7 +15,7 @@ from aesam.lab.errors import UsageError
 from aesam.lab.fit import smallest_pass
 from aesam.lab.folders import folder_of
 from aesam.lab.grid import Job, Outcome, Watch, epochs_done, run_all
-from aesam.lab.show import rich_table, write_report
+from aesam.lab.show import as_rich, results_sheet, write_report
 
 #: Whose tuned settings (:class:`aesam.lab.lab_methods.LabMethod`) are of this data set.
 TUNED_ON = "digits"
@@ -151,7 +151,7 @@ def report(jobs: list[Job], out: Path, notes: list[str]) -> None:
     folders = [job.folder for job in jobs]
     comparisons = write_report(folders, out, command=command_line(), notes=notes)
     for comparison in comparisons:
-        console.print(rich_table(comparison))
+        console.print(as_rich(results_sheet(comparison, narrow=True), console.width))
     say(f"written: {out / 'report.html'}, {out / 'results.json'}")
 
 

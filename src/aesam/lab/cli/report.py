@@ -8,7 +8,7 @@ import tyro
 
 from aesam.lab.cli.console import command_line, console, say
 from aesam.lab.errors import UsageError
-from aesam.lab.show import rich_table, write_report
+from aesam.lab.show import as_rich, results_sheet, write_report
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,6 @@ class Report:
             raise UsageError("report needs at least one folder that holds finished runs")
         out = self.out or self.folders[0]
         for comparison in write_report(self.folders, out, command=command_line()):
-            console.print(rich_table(comparison))
+            console.print(as_rich(results_sheet(comparison, narrow=True), console.width))
         say(f"written: {out / 'report.html'}, {out / 'results.json'}")
         return 0

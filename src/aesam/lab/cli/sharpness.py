@@ -10,15 +10,13 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from rich import box
 from rich.progress import Progress, TaskID
-from rich.table import Table
 
 from aesam import sharpness
 from aesam.lab import config, files
 from aesam.lab.cli.console import command_line, console, say
 from aesam.lab.errors import UsageError
-from aesam.lab.show import canvas
+from aesam.lab.show import Line, Sheet, as_rich, canvas
 from aesam.lab.training.restored import TrainedRun, load_run
 from aesam.lab.training.threads import threads
 from aesam.lab.training.trainer import versions
@@ -75,7 +73,7 @@ class MeasureSharpness:
                 found = self._measure(finished, batches)
             except FloatingPointError as error:
                 raise UsageError(f"the run in {self.run} went astray: {error}") from error
-        console.print(_table(found))
+        console.print(as_rich(_table(found), console.width))
         if len(batches) == 1:
             say(f"all {count} samples are one batch: for the gradient variance raise --samples")
         self._write(out, finished, found, count)
@@ -167,12 +165,12 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, float]]:
     ]
 
 
-def _table(found: Mapping[str, Any]) -> Table:
-    table = Table("measure", box=box.SIMPLE_HEAD)
-    table.add_column("value", justify="right")
-    for name, value in _rows(found):
-        table.add_row(name, f"{value:.4g}" if math.isfinite(value) else "–")
-    return table
+def _table(found: Mapping[str, Any]) -> Sheet:
+    lines = tuple(
+        Line((name, f"{value:.4g}" if math.isfinite(value) else "–"))
+        for name, value in _rows(found)
+    )
+    return Sheet("", ("measure", "value"), (lines,))
 
 
 def _writable(out: Path) -> Path:

@@ -1,11 +1,11 @@
 """``aesam tune``: the paper's grids on a held-out part of the training set."""
 
 from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
 import tyro
-from rich.table import Table
 
 from aesam.lab import files, lab_methods
 from aesam.lab.cli.compare import check_all, finish, tell_failures
@@ -15,6 +15,7 @@ from aesam.lab.config import Data, Method
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
+from aesam.lab.show import Line, Sheet, as_rich
 from aesam.registry import list_methods
 
 
@@ -55,7 +56,7 @@ class Tune(RunFlags):
         outcomes = finish(jobs, self.grid)
         rows = ranked([o.job for o in outcomes if o.error is None])
         files.write_json(self.out / "tune.json", {"command": command_line(), "rows": rows})
-        console.print(_table(rows))
+        console.print(as_rich(_table(rows), console.width))
         say(f"written: {self.out / 'tune.json'}")
         return tell_failures(outcomes)
 
@@ -104,13 +105,19 @@ def ranked(jobs: list[Job]) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="validation accuracy")
-    for column in ("method", "settings", "accuracy %", "n"):
-        table.add_column(column)
-    for row in rows:
-        settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items() if k != "normalize")
-        accuracy = f"{row['validation_accuracy']:.2f}"
-        marked = f"[bold]{accuracy}[/bold]" if row["best"] else accuracy
-        table.add_row(row["method"], settings, marked, str(row["n"]))
-    return table
+def _table(rows: list[dict[str, Any]]) -> Sheet:
+    """A group for each method, its best setting marked."""
+    groups = [list(own) for _, own in groupby(rows, key=lambda row: row["method"])]
+    return Sheet(
+        "validation accuracy",
+        ("method", "settings", "accuracy %", "n"),
+        tuple(tuple(_line(row) for row in group) for group in groups),
+        marked=2,
+        words=("settings",),
+    )
+
+
+def _line(row: dict[str, Any]) -> Line:
+    settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items() if k != "normalize")
+    accuracy = f"{row['validation_accuracy']:.2f}"
+    return Line((row["method"], settings, accuracy, str(row["n"])), best=row["best"])

@@ -4,11 +4,11 @@ Nothing but ``config.json``, ``metrics.jsonl`` and ``summary.json`` of each run 
 """
 
 from aesam.lab.lab_methods import colour_of, label_of
-from aesam.lab.show.comparison import Against, Comparison, MethodRow, compare
-from aesam.lab.show.finished_runs import FinishedRun, read_runs
+from aesam.lab.show.comparison import Against, Comparison, MethodRow, compare, comparison_of
+from aesam.lab.show.comparison_tables import results_sheet
+from aesam.lab.show.finished_runs import FinishedRun, read_runs, versions_of
 from aesam.lab.show.page import html_report
-from aesam.lab.show.report_files import write_report
-from aesam.lab.show.results_json import as_json
+from aesam.lab.show.report_files import as_json, write_report
 from aesam.lab.show.stats import (
     PairedTest,
     Spread,
@@ -18,27 +18,32 @@ from aesam.lab.show.stats import (
     sample_std,
     spread,
 )
-from aesam.lab.show.tables import rich_table, text_table
+from aesam.lab.show.table import Line, Sheet, as_rich, as_text
 
 __all__ = [
     "Against",
     "Comparison",
     "FinishedRun",
+    "Line",
     "MethodRow",
     "PairedTest",
+    "Sheet",
     "Spread",
     "as_json",
+    "as_rich",
+    "as_text",
     "bootstrap_interval",
     "colour_of",
     "compare",
+    "comparison_of",
     "html_report",
     "label_of",
     "mean",
     "paired_t_test",
     "read_runs",
-    "rich_table",
+    "results_sheet",
     "sample_std",
     "spread",
-    "text_table",
+    "versions_of",
     "write_report",
 ]

@@ -9,6 +9,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -43,6 +44,16 @@ SETTINGS = {
     "lines.solid_capstyle": "round",
 }
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure: SVG text, the name that its ids start with, and a caption."""
+
+    name: str
+    heading: str
+    caption: str
+    svg: str
 
 
 def draw(name: str, paint: Callable[[Figure, Axes], None]) -> str:

@@ -33,11 +33,11 @@ class MethodRow:
     seconds: Spread
     train_accuracy: Spread
     gradients_per_step: float
+    best_in_group: bool = False
+    best_overall: bool = False
     times_erm: Spread | None = None
     against_sam: Against | None = None
     against_baseline: Against | None = None
-    best_in_group: bool = False
-    best_overall: bool = False
 
     @property
     def n(self) -> int:

@@ -1,5 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
-"""Curves over epochs: the mean over seeds as a line, one standard deviation around it as a band."""
+"""What happened in training: curves over epochs, and the adaptive policy's decisions over steps.
+
+A curve is the mean over seeds as a line, with one standard deviation around it as a band.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from aesam.lab.lab_methods import colour_of, marker_of
-from aesam.lab.show.canvas import draw, legend_below
+from aesam.lab.show.canvas import INK, draw, legend_below
 from aesam.lab.show.comparison import Comparison, MethodRow
 from aesam.lab.show.finished_runs import FinishedRun, is_number
 from aesam.lab.show.stats import mean, sample_std
@@ -27,6 +30,9 @@ AXES = {
     "percent_sam_epoch": "steps that used SAM (% of the epoch's)",
 }
 WIDE = 200.0  # a number that spans more than this is drawn on a logarithmic axis
+WIDE_NORMS = 30.0  # the same for the squared norms of a decision trace
+SHOWN = 1000  # steps of a trace in a figure; more would be a blur and a large file
+SERIES = ("step", "squared_norm", "mean", "threshold", "used_sam")
 
 
 def curves(comparison: Comparison, quantity: str, name: str) -> str:
@@ -50,7 +56,7 @@ def curves(comparison: Comparison, quantity: str, name: str) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(axis_label(quantity))
         if quantity.endswith(("loss", "norm", "variance")):
-            _set_loss_scale(axes)
+            _set_scale(axes, _drawn(axes), WIDE)
         longest = max(len(row.label) for row in rows)
         legend_below(figure, axes, 4 if longest < 12 else 2 if longest < 32 else 1)
 
@@ -120,9 +126,87 @@ def _by_accuracy(method: str, comparison: Comparison) -> list[MethodRow]:
     return sorted(own, key=lambda row: -row.accuracy.mean)
 
 
-def _set_loss_scale(axes: Axes) -> None:
-    drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
-    positive = drawn[np.isfinite(drawn) & (drawn > 0)]
-    if positive.size and positive.max() > WIDE * positive.min():
-        axes.set_yscale("log", nonpositive="mask")
-        axes.yaxis.set_major_formatter("{x:g}")
+def _drawn(axes: Axes) -> np.ndarray:
+    return np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
+
+
+def _set_scale(axes: Axes, values: np.ndarray, wide: float) -> np.ndarray | None:
+    """Make the axis logarithmic where the values need it, and return those that it shows."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not positive.size or positive.max() <= wide * positive.min():
+        return None
+    axes.set_yscale("log", nonpositive="mask")
+    axes.yaxis.set_major_formatter("{x:g}")
+    return positive
+
+
+def adaptive_rows(comparison: Comparison) -> list[MethodRow]:
+    """The best setting of each method whose first run recorded a threshold."""
+    best: dict[str, MethodRow] = {}
+    for row in comparison.rows:
+        if not np.isfinite(trace_of(row.runs[0])["threshold"]).any():
+            continue
+        if row.method not in best or row.accuracy.mean > best[row.method].accuracy.mean:
+            best[row.method] = row
+    return list(best.values())
+
+
+def trace_of(run: FinishedRun) -> dict[str, np.ndarray]:
+    """The recorded steps of all epochs in one; what was not recorded is NaN."""
+    joined: dict[str, list[float]] = {name: [] for name in SERIES}
+    for line in run.metrics:
+        trace: dict[str, Any] = line.get("trace") or {}
+        steps = len(trace.get("step") or ())
+        for name in SERIES:
+            values = trace.get(name) or [None] * steps
+            joined[name] += [math.nan if v is None else float(v) for v in values]
+    return {name: np.asarray(values, dtype=float) for name, values in joined.items()}
+
+
+def thinning(row: MethodRow) -> int:
+    """Every how many recorded steps one is drawn."""
+    return max(1, math.ceil(len(trace_of(row.runs[0])["step"]) / SHOWN))
+
+
+def decision_trace(row: MethodRow, name: str) -> str:
+    """‖g‖², its moving mean μ and the threshold over the steps of the row's first run."""
+    every = thinning(row)
+    trace = {series: values[::every] for series, values in trace_of(row.runs[0]).items()}
+
+    def paint(figure: Figure, axes: Axes) -> None:
+        _paint_steps(axes, trace, colour_of(row.method))
+        axes.plot(trace["step"], trace["mean"], color=INK, linewidth=1.2, label="mean μ")
+        axes.plot(
+            trace["step"],
+            trace["threshold"],
+            color="#0072B2",
+            linewidth=1.2,
+            linestyle=(0, (4, 1.5)),
+            label="threshold μ + c·σ",
+        )
+        axes.set_xlabel("step")
+        axes.set_ylabel("squared gradient norm ‖g‖²")
+        norms = _set_scale(axes, trace["squared_norm"], WIDE_NORMS)
+        if norms is not None:  # a threshold may be near or below zero: the steps set the range
+            axes.set_ylim(norms.min() / 2, norms.max() * 2)
+        legend_below(figure, axes, 2)
+
+    return draw(name, paint)
+
+
+def _paint_steps(axes: Axes, trace: dict[str, np.ndarray], colour: str) -> None:
+    fired = trace["used_sam"] == 1
+    for chosen, label, paint, marker in (
+        (~fired, "‖g‖², one gradient", "#a8a8a8", "o"),
+        (fired, "‖g‖², SAM fired", colour, "^"),
+    ):
+        axes.plot(
+            trace["step"][chosen],
+            trace["squared_norm"][chosen],
+            linestyle="none",
+            marker=marker,
+            color=paint,
+            markersize=4.3,
+            markeredgewidth=0,
+            label=label,
+        )

@@ -1,21 +1,9 @@
 """The figures of a comparison, with what they show in words."""
 
-from dataclasses import dataclass
-
+from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.comparison import Comparison
-from aesam.lab.show.curves import curves, drawn_rows
-from aesam.lab.show.trace import adaptive_rows, decision_trace, thinning
+from aesam.lab.show.curves import adaptive_rows, curves, decision_trace, drawn_rows, thinning
 from aesam.lab.show.tradeoff import accuracy_against_cost, has_times
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """One figure: SVG text, the name that its ids start with, and a caption."""
-
-    name: str
-    heading: str
-    caption: str
-    svg: str
 
 
 def figures(comparison: Comparison, prefix: str = "figure") -> list[Drawing]:

@@ -122,6 +122,15 @@ def _parse(text: str, where: str) -> Record:
     return cast("Record", value)
 
 
+def versions_of(runs: Iterable[FinishedRun]) -> dict[str, str]:
+    """The versions the runs were made with; several of one package are listed."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for name, number in run.summary.get("versions", {}).items():
+            found.setdefault(name, set()).add(str(number))
+    return {name: ", ".join(sorted(found[name])) for name in sorted(found)}
+
+
 def is_number(value: object) -> bool:
     """Whether a value read from JSON is a number; JSON's true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,19 +1,123 @@
-"""One self-contained page: tables, figures, and how they were made.
+"""Self-contained pages: the one way from data to HTML, and the report on comparisons.
 
-It needs no scripts and asks nobody for anything, and its content policy says so to the browser.
-Everything that comes from a file is escaped.
+Pages are Jinja templates in ``templates/``, with everything that comes from a file escaped. They
+need no scripts and ask nobody for anything, and their content policy says so to the browser.
 """
 
 import re
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from aesam.lab.show import tables, wording
+from aesam.lab.lab_methods import colour_of, marker_of
+from aesam.lab.show import wording
 from aesam.lab.show.comparison import Comparison, MethodRow
-from aesam.lab.show.document import document
-from aesam.lab.show.finished_runs import FinishedRun
-from aesam.lab.show.page_tables import comparison_table, key, runs_table, settings_table
-from aesam.lab.show.results_json import versions_of
+from aesam.lab.show.comparison_tables import results_sheet, runs_sheet, settings_sheet
+from aesam.lab.show.finished_runs import FinishedRun, versions_of
+from aesam.lab.show.table import Sheet, cells_of
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from aesam.lab.show.canvas import Drawing
+
+OTHER = "M10 2l7 4v8l-7 4l-7-4v-8z"
+OUTLINES = {  # the figures' markers on a 20 × 20 field
+    "o": "M3 10a7 7 0 1 1 14 0a7 7 0 1 1 -14 0z",
+    "s": "M4 4h12v12h-12z",
+    "D": "M10 2l8 8l-8 8l-8-8z",
+    "^": "M10 2l8 15h-16z",
+    "v": "M10 18l8-15h-16z",
+    "P": "M7 2h6v5h5v6h-5v5h-6v-5h-5v-6h5z",
+    "X": "M6 2l4 4l4-4l4 4l-4 4l4 4l-4 4l-4-4l-4 4l-4-4l4-4l-4-4z",
+    "<": "M2 10l15-8v16z",
+    ">": "M18 10l-15-8v16z",
+    "p": "M10 2l8 6l-3 10h-10l-3-10z",
+    "d": "M10 1l5 9l-5 9l-5-9z",
+    "h": OTHER,
+}
+STATISTICS = (
+    "± is the sample standard deviation over seeds (n − 1 in the denominator).",
+    "The 95 % intervals of means are by percentile bootstrap; with few seeds they are too narrow.",
+    "p is of a two-sided t-test on differences paired by seed, not corrected for many comparisons.",
+    "Of a baseline with several settings, the most accurate one with similar % SAM is taken.",
+    "Times are training seconds without evaluation, as measured where the runs ran.",
+)
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of an HTML file from a template and what it shows."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # only when a page is made
+
+    environment = Environment(
+        loader=PackageLoader("aesam.lab.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def _outline(method: str) -> str:
+    """The path of a method's marker; a hexagon for one that has no drawing here."""
+    return OUTLINES.get(marker_of(method), OTHER)
+
+
+def _heading(text: str) -> str:
+    """With a capital, except for symbols: letters that stand alone, and Greek ones."""
+    is_symbol = len(text.split(" ", 1)[0]) == 1 or not text[:1].isascii()
+    return text if is_symbol else text[:1].upper() + text[1:]
+
+
+def _opened(svg: str) -> "Markup":
+    """Our own SVG after its ``<svg``, for the page to name; inside a page it needs no namespace."""
+    from markupsafe import Markup
+
+    return Markup(re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg.removeprefix("<svg"), count=2))
+
+
+FILTERS: dict[str, Any] = {
+    "cells": cells_of,
+    "colour": colour_of,
+    "heading": _heading,
+    "opened": _opened,
+    "outline": _outline,
+    "plus_minus": wording.plus_minus,
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number at the head of a comparison; a remark may end in the name of a row."""
+
+    name: str
+    value: str
+    remark: str
+    row: MethodRow | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the report shows of one comparison; ``name`` is its place on the page."""
+
+    name: str
+    comparison: Comparison
+    tiles: list[Tile]
+    results: Sheet
+    drawings: "list[Drawing]"
+    runs: Sheet
+    settings: Sheet
+    shared_settings: dict[str, str]
 
 
 def html_report(
@@ -25,15 +129,15 @@ def html_report(
     notes: Sequence[str],
 ) -> str:
     """The report as the text of one HTML file."""
-    sections = "\n".join(_comparison(c, f"c{i}") for i, c in enumerate(comparisons, 1))
-    body = f"""<header>
-<h1>{escape(title)}</h1>
-<p class="lede">{escape(_lede(runs))}</p>
-{_contents(comparisons)}
-</header>
-{sections}
-{_how_made(comparisons, runs, command, notes)}"""
-    return document(title, body)
+    return render(
+        "report.html",
+        title=title,
+        lede=_lede(runs),
+        sections=[_section(c, f"c{i}") for i, c in enumerate(comparisons, 1)],
+        command=command,
+        made_from=_made_from(runs),
+        notes=(*notes, *STATISTICS),
+    )
 
 
 def _lede(runs: Sequence[FinishedRun]) -> str:
@@ -42,142 +146,57 @@ def _lede(runs: Sequence[FinishedRun]) -> str:
     return ", ".join(f"{number} {name}{'s' * (number != 1)}" for number, name in counted) + "."
 
 
-def _contents(comparisons: Sequence[Comparison]) -> str:
-    """Links to the comparisons, where there are several."""
-    if len(comparisons) < 2:
-        return ""
-    links = "".join(
-        f'<li><a href="#c{i}">{escape(c.title)}</a>: {_key_label(c.best)} '
-        f"{wording.plus_minus(c.best.accuracy, 2)} %</li>\n"
-        for i, c in enumerate(comparisons, 1)
-    )
-    return f'<nav aria-label="Comparisons"><p>Most accurate in each:</p><ul>\n{links}</ul></nav>'
-
-
-def _comparison(comparison: Comparison, name: str) -> str:
-    return f"""<section id="{name}" aria-labelledby="{name}-title">
-<h2 id="{name}-title">{escape(comparison.title)}</h2>
-{_tiles(comparison)}
-{comparison_table(comparison)}
-<p class="soft">{escape(_sentence(tables.subtitle(comparison)))} \
-<span class="overall">Bold</span>: the best of all; \
-<span class="group">underlined</span>: the best of several with similar % SAM. \
-{escape(tables.EXPLANATION)}</p>
-<h3>Figures</h3>
-<div class="figures">
-{_figures(comparison, name)}
-</div>
-<details><summary>Every run</summary>
-{runs_table(comparison)}
-</details>
-</section>"""
-
-
-def _tiles(comparison: Comparison) -> str:
-    """The most accurate method in a few numbers: each a name, a value and a remark in HTML."""
-    best = comparison.best
-    split = "" if comparison.measured_on == "test" else f"{comparison.measured_on} accuracy, "
-    tiles = [
-        ("Most accurate", f"{best.accuracy.mean:.1f} %", f"{split}{_key_label(best)}"),
-        *_gain(best),
-        *_time(best, comparison),
-        ("SAM used on", f"{best.percent_sam.mean:.0f} %", "of its steps"),
-    ]
-    items = "\n".join(
-        f'<li><span class="name">{name}</span><span class="value">{value}</span>'
-        f'<span class="name">{remark}</span></li>'
-        for name, value, remark in tiles
-    )
-    return f'<ul class="tiles">\n{items}\n</ul>'
-
-
-def _gain(best: MethodRow) -> list[tuple[str, str, str]]:
-    against = best.against_sam or best.against_baseline
-    if against is None or against.test is None:
-        return []
-    points = f"{against.test.difference:+.1f}".replace("-", "−")
-    remark = f"points, {wording.p_statement(against.test)}"
-    return [(f"Against {escape(against.label)}", points, escape(remark))]
-
-
-def _time(best: MethodRow, comparison: Comparison) -> list[tuple[str, str, str]]:
-    if best.times_erm is None:
-        return []
-    sam = [row for row in comparison.rows if row.method == "sam"]
-    beside = f" (SAM: {wording.times(sam[0].times_erm)})" if sam and best.method != "sam" else ""
-    return [("Training time", wording.times(best.times_erm), f"ERM's{beside}")]
-
-
-def _figures(comparison: Comparison, name: str) -> str:
-    from aesam.lab.show.figures import figures  # matplotlib only when something is drawn
-
-    return "\n".join(
-        f"""<figure id="{figure.name}-figure">
-<h4>{escape(figure.heading)}</h4>
-<div class="card">{_inline(figure.svg, f"{figure.heading}. {figure.caption}")}</div>
-<figcaption>{escape(figure.caption)}</figcaption>
-</figure>"""
-        for figure in figures(comparison, name)
-    )
-
-
-def _inline(svg: str, label: str) -> str:
-    """The SVG as a part of the page: named for those who do not see it, without namespaces."""
-    named = f'<svg role="img" aria-label="{escape(label)}"'
-    return named + re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg.removeprefix("<svg"), count=2)
-
-
-def _how_made(
-    comparisons: Sequence[Comparison],
-    runs: Sequence[FinishedRun],
-    command: str,
-    notes: Sequence[str],
-) -> str:
+def _made_from(runs: Sequence[FinishedRun]) -> dict[str, str]:
     seeds = sorted({run.seed for run in runs})
     versions = ", ".join(f"{name} {number}" for name, number in versions_of(runs).items())
-    facts = {
+    return {
         "Runs": str(len(runs)),
         "Seeds": f"{len(seeds)} ({wording.whole_numbers(seeds)})",
         "Versions": wording.printable(versions) or wording.NOTHING,
     }
-    items = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>\n" for name, text in facts.items())
-    own = "".join(f"<li>{escape(note)}</li>\n" for note in (*notes, *STATISTICS))
-    return f"""<section aria-labelledby="how-made">
-<h2 id="how-made">How this was made</h2>
-<pre><code>{escape(command)}</code></pre>
-<dl>
-{items}</dl>
-<h3>Notes</h3>
-<ul>
-{own}</ul>
-{"".join(_settings(comparison) for comparison in comparisons)}
-</section>"""
 
 
-STATISTICS = (
-    "± is the sample standard deviation over seeds (n − 1 in the denominator).",
-    "The 95 % intervals of means are by percentile bootstrap; with few seeds they are too narrow.",
-    "p is of a two-sided t-test on differences paired by seed, not corrected for many comparisons.",
-    "Of a baseline with several settings, the most accurate one with similar % SAM is taken.",
-    "Times are training seconds without evaluation, as measured where the runs ran.",
-)
+def _section(comparison: Comparison, name: str) -> Section:
+    from aesam.lab.show.figures import figures  # matplotlib only when something is drawn
 
-
-def _settings(comparison: Comparison) -> str:
-    shared = "".join(
-        f"<dt>{name}</dt><dd>{escape(wording.settings(comparison.settings[name]))}</dd>\n"
-        for name in ("data", "model", "training")
+    shared = ("data", "model", "training")
+    return Section(
+        name,
+        comparison,
+        _tiles(comparison),
+        results_sheet(comparison),
+        figures(comparison, name),
+        runs_sheet(comparison),
+        settings_sheet(comparison),
+        {part: wording.settings(comparison.settings[part]) for part in shared},
     )
-    return f"""<h3>Settings: {escape(comparison.title)}</h3>
-<dl>
-{shared}</dl>
-{settings_table(comparison)}
-"""
 
 
-def _key_label(row: MethodRow) -> str:
-    return f"{key(row.method)}{escape(row.label)}"
+def _tiles(comparison: Comparison) -> list[Tile]:
+    """The most accurate method in a few numbers."""
+    best = comparison.best
+    split = "" if comparison.measured_on == "test" else f"{comparison.measured_on} accuracy, "
+    return [
+        Tile("Most accurate", f"{best.accuracy.mean:.1f} %", split, best),
+        *_gain(best),
+        *_time(best, comparison),
+        Tile("SAM used on", f"{best.percent_sam.mean:.0f} %", "of its steps"),
+    ]
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+def _gain(best: MethodRow) -> list[Tile]:
+    against = best.against_sam or best.against_baseline
+    if against is None or against.test is None:
+        return []
+    points = f"{against.test.difference:+.1f}".replace("-", "−")
+    return [
+        Tile(f"Against {against.label}", points, f"points, {wording.p_statement(against.test)}")
+    ]
+
+
+def _time(best: MethodRow, comparison: Comparison) -> list[Tile]:
+    if best.times_erm is None:
+        return []
+    sam = [row for row in comparison.rows if row.method == "sam"]
+    beside = f" (SAM: {wording.times(sam[0].times_erm)})" if sam and best.method != "sam" else ""
+    return [Tile("Training time", wording.times(best.times_erm), f"ERM's{beside}")]

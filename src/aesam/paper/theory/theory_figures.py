@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from aesam.lab.lab_methods import colour_of, marker_of
-from aesam.lab.show.canvas import INK, draw, legend_below
-from aesam.lab.show.figures import Drawing
+from aesam.lab.show.canvas import INK, Drawing, draw, legend_below
 from aesam.paper.theory.bounds import least_steps
 from aesam.paper.theory.descent import ADAPTIVE, PATTERNS, SHOWN_OVER_STEPS
 from aesam.paper.theory.experiment import TheoryResult

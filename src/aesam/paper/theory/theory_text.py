@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from aesam.lab.show import table
 from aesam.paper.theory.descent import PATTERNS
 from aesam.paper.theory.experiment import TheoryResult
 from aesam.paper.theory.lemmas import FULL, LemmaCheck
@@ -39,15 +40,8 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     --------
     long  10
     """
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
-    shown = [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join((shown[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *shown[1:]))
+    head, *rows = table.aligned(lines, {0})
+    return "\n".join((head.rstrip(), "-" * len(head), *(row.rstrip() for row in rows)))
 
 
 def _titled(title: str, body: str) -> str:

@@ -9,9 +9,8 @@ from support.fixtures_report import config_of, epoch_line, summary_of, write_com
 
 from aesam.lab.lab_methods import marker_of, order_of
 from aesam.lab.show import colour_of, compare, label_of, read_runs
-from aesam.lab.show.curves import curves, drawn_rows, over_epochs
+from aesam.lab.show.curves import adaptive_rows, curves, drawn_rows, over_epochs, trace_of
 from aesam.lab.show.figures import figures
-from aesam.lab.show.trace import adaptive_rows, trace_of
 from aesam.lab.show.tradeoff import Box, accuracy_against_cost
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,133 @@
+"""A comparison as tables: its results, every run, and the settings of each method."""
+
+from collections.abc import Callable
+
+from aesam.lab.show import wording
+from aesam.lab.show.comparison import Against, Comparison, MethodRow
+from aesam.lab.show.finished_runs import FinishedRun
+from aesam.lab.show.table import Line, Sheet
+
+EXPLANATION = (
+    "Rows with similar % SAM stand together. Time is a multiple of ERM's. p is of a two-sided "
+    "paired t-test by seed, against SAM and against the method's own baseline "
+    "(of AE-SAM: SS-SAM, of AE-LookSAM: LookSAM, of a coin or inverted: its model, else ERM)."
+)
+BASELINE = "p vs baseline"
+SHORT = {"% SAM": "% SAM", "gradients per step": "grads\n/step"}
+Shown = Callable[[MethodRow], str]
+
+
+def results_sheet(comparison: Comparison, *, narrow: bool = False) -> Sheet:
+    """The paper's kind of table: a group for each share of SAM.
+
+    To be ``narrow`` (80 columns hold it) it goes without the number of seeds where all rows have
+    the same, and without the names of the baselines.
+    """
+    columns = _columns(comparison)
+    if narrow:
+        columns[BASELINE] = lambda row: p_against(row.against_baseline)
+    if narrow and len({row.n for row in comparison.rows}) == 1:
+        del columns["n"]
+    return Sheet(
+        comparison.title,
+        tuple(columns),
+        tuple(tuple(_line(row, columns) for row in group) for group in comparison.groups),
+        EXPLANATION,
+        subtitle(comparison),
+        marked=list(columns).index(_accuracy(comparison)),
+        named=() if narrow else (BASELINE,),
+        short=SHORT,
+        tight=True,
+    )
+
+
+def runs_sheet(comparison: Comparison) -> Sheet:
+    """Every run's own numbers, a group for each method, with the interval of its mean."""
+    columns = ("method", "seed", _accuracy(comparison), "train accuracy", "% SAM", "gradients",
+               "seconds", "95 % interval of the mean accuracy")  # fmt: skip
+    groups = tuple(tuple(_run_line(row, run) for run in row.runs) for row in comparison.rows)
+    return Sheet(f"Every run on {comparison.title}", columns, groups)
+
+
+def settings_sheet(comparison: Comparison) -> Sheet:
+    """The settings of each method."""
+    lines = tuple(
+        Line((row.label, wording.settings(row.settings)), method=row.method)
+        for row in comparison.rows
+    )
+    title = f"Settings of each method on {comparison.title}"
+    return Sheet(title, ("method", "settings"), (lines,), words=("settings",))
+
+
+def subtitle(comparison: Comparison) -> str:
+    """What the numbers are of: which split, how many seeds, and which are missing."""
+    seeds = comparison.seeds
+    several = len(seeds) > 1
+    text = (
+        f"{_accuracy(comparison)} in %, "
+        f"{'mean ± standard deviation over ' if several else ''}"
+        f"{len(seeds)} seed{'s' if several else ''} ({wording.whole_numbers(seeds)})"
+    )
+    return "; ".join((text, *missing(comparison)))
+
+
+def missing(comparison: Comparison) -> list[str]:
+    """The rows that lack seeds which others have: their means are of fewer runs."""
+    seeds = comparison.seeds
+    lacking = {row.label: [s for s in seeds if s not in row.seeds] for row in comparison.rows}
+    return [
+        f"{label} lacks seed{'s' if len(gone) > 1 else ''} {wording.whole_numbers(gone)}"
+        for label, gone in lacking.items()
+        if gone
+    ]
+
+
+def p_against(other: Against | None) -> str:
+    """The p-value of a test that may not have been possible."""
+    return wording.p_value(other.test if other else None)
+
+
+def against(other: Against | None) -> str:
+    """A p-value with the name of what it is against."""
+    return f"{p_against(other)} {other.label}" if other and other.test else wording.NOTHING
+
+
+def _accuracy(comparison: Comparison) -> str:
+    return f"{comparison.measured_on} accuracy"
+
+
+def _columns(comparison: Comparison) -> dict[str, Shown]:
+    """What stands in each column of the results, by its name."""
+    return {
+        "method": lambda row: row.label,
+        "n": lambda row: str(row.n),
+        _accuracy(comparison): lambda row: wording.plus_minus(row.accuracy, 2),
+        "% SAM": lambda row: wording.plus_minus(row.percent_sam, 1),
+        "time": lambda row: wording.times(row.times_erm),
+        "gradients per step": lambda row: f"{row.gradients_per_step:.2f}",
+        "train accuracy": lambda row: wording.plus_minus(row.train_accuracy, 2),
+        "p vs SAM": lambda row: p_against(row.against_sam),
+        BASELINE: lambda row: against(row.against_baseline),
+    }
+
+
+def _line(row: MethodRow, columns: dict[str, Shown]) -> Line:
+    cells = tuple(shown(row) for shown in columns.values())
+    return Line(cells, row.best_overall, row.best_in_group, row.method)
+
+
+def _run_line(row: MethodRow, run: FinishedRun) -> Line:
+    is_first = run is row.runs[0]
+    interval = row.accuracy.interval
+    shown = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else wording.NOTHING
+    cells = (
+        row.label if is_first else "",
+        str(run.seed),
+        f"{row.accuracies[run.seed]:.2f}",
+        f"{run.summary['train_accuracy']:.2f}",
+        f"{run.summary['percent_sam']:.1f}",
+        f"{run.summary['gradients']:g}",
+        f"{run.summary['seconds']:.2f}",
+        shown if is_first else "",
+    )
+    return Line(cells, method=row.method if is_first else "")
