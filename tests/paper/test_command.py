@@ -289,6 +289,14 @@ def test_the_list_names_every_entry_and_what_it_needs(capsys):
         assert entry.needs["small"].split(",")[0] in told.replace("\n", " ")
 
 
+def test_the_help_names_every_entry_and_no_default_that_is_none(capsys):
+    code, told = aesam("reproduce", "--help", capsys=capsys)
+    assert code == 0
+    assert all(name in told for name in ENTRIES)
+    assert "None" not in told
+    assert "the entry's own" in told
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.progress import Progress
@@ -24,6 +24,13 @@ from aesam.paper.outcome import Result
 from aesam.paper.plan import runs_of
 from aesam.paper.verdicts import sheets_of, summary
 
+_OWN = "(default: the entry's own)"
+
+
+def _shown(metavar: str | None, hint: str) -> Any:
+    """How ``--help`` shows a flag whose value or default says too little by itself."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint)
+
 
 @dataclass(frozen=True)
 class Reproduce:
@@ -34,8 +41,10 @@ class Reproduce:
     that was interrupted goes on, and entries share their runs.
     """
 
-    name: Annotated[str, tyro.conf.Positional] = ""
-    """table-cifar, table-noise, fig-variance, theorem, …: see --list."""
+    name: Annotated[
+        str, tyro.conf.Positional, _shown("ENTRY", f"(one of {', '.join(ENTRIES)})")
+    ] = ""
+    """What to make; --list says more of each."""
     show_list: Annotated[bool, tyro.conf.arg(name="list"), tyro.conf.FlagCreatePairsOff] = False
     """Name all entries, with what each needs."""
     preset: Preset = "small"
@@ -44,15 +53,15 @@ class Reproduce:
     """What the small preset trains on: digits (bundled) or cifar10 (2,500 images, in ROOT)."""
     root: Path = Path("data")
     """Where data sets lie."""
-    seeds: tuple[int, ...] | None = None
-    """Seeds of the runs; the entry's own number of them if left out."""
-    epochs: int | None = None
+    seeds: Annotated[tuple[int, ...] | None, _shown("INT [INT ...]", _OWN)] = None
+    """Seeds of the runs."""
+    epochs: Annotated[int | None, _shown("INT", _OWN)] = None
     """Fewer epochs, to try it out."""
-    noise: tuple[float, ...] | None = None
+    noise: Annotated[tuple[float, ...] | None, _shown("FLOAT [FLOAT ...]", _OWN)] = None
     """Levels of label noise, for the entries that have them."""
-    controls: tyro.conf.DisallowNone[bool | None] = None
+    controls: Annotated[tyro.conf.DisallowNone[bool | None], _shown(None, _OWN)] = None
     """Add the controls that the paper lacks; the noise table has them by itself."""
-    tune: tyro.conf.DisallowNone[bool | None] = None
+    tune: Annotated[tyro.conf.DisallowNone[bool | None], _shown(None, _OWN)] = None
     """Search rho and alpha on a tenth of the training set first; the paper preset does."""
     train: bool = True
     """--no-train shows what is finished so far and trains nothing."""
@@ -60,9 +69,9 @@ class Reproduce:
     """Where runs, tables, figures and report.html go."""
     cache: Path = Path("results/runs")
     """Finished runs that are read and never written."""
-    publish: Path | None = None
+    publish: Annotated[Path | None, _shown("PATH", "")] = None
     """Copy tables, numbers and figures to this folder too."""
-    publish_runs: Path | None = None
+    publish_runs: Annotated[Path | None, _shown("PATH", "")] = None
     """Copy the small files of each finished run to this folder, to serve as a cache."""
     grid: GridFlags = field(default_factory=GridFlags)
 
