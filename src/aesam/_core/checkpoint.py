@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from aesam._core import tensors
-from aesam._core.ledger import Committed, Ledger, start
-from aesam._core.step import Parts
+from aesam._core.construction import Parts
+from aesam._core.step import Committed, Ledger, start
 from aesam.parts.part import Memory, MemoryPart, Part
 
 VERSION = 1

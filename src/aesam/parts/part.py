@@ -175,16 +175,17 @@ def read(
 
     ``each`` also measures every tensor on its own, and ``loss`` comes along in the same transfer.
     """
-    params, radii = with_gradient(groups, rho)
-    values = gradients_of(params)
+    params, values, radii = with_gradient(groups, rho)
     norm, norms, numbers = tensors.measure(values, each, [] if loss is None else [loss])
     of_each = [n / scale for n in norms]
     measured = Gradient(params, values, radii, norm / scale, scale, of_each)
     return measured, numbers[0] if numbers else None
 
 
-def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> tuple[list[Tensor], list[float]]:
-    """The parameters that have a gradient, each once, and the radius of each."""
+def with_gradient(
+    groups: Iterable[dict[str, Any]], rho: float
+) -> tuple[list[Tensor], list[Tensor], list[float]]:
+    """The parameters that have a gradient, each once, those gradients, and the radius of each."""
     params: list[Tensor] = []
     radii: list[float] = []
     for group in groups:
@@ -194,13 +195,8 @@ def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> tuple[list[Te
     if len(set(map(id, params))) < len(params):
         once = {id(p): i for i, p in reversed(list(enumerate(params)))}
         kept = sorted(once.values())
-        return [params[i] for i in kept], [radii[i] for i in kept]
-    return params, radii
-
-
-def gradients_of(params: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors in ``p.grad``."""
-    return [p.grad for p in params if p.grad is not None]
+        params, radii = [params[i] for i in kept], [radii[i] for i in kept]
+    return params, [p.grad for p in params if p.grad is not None], radii
 
 
 def radius(group: dict[str, Any], rho: float) -> float:
