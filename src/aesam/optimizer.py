@@ -469,6 +469,9 @@ def unwrap(optimizer: object) -> SharpnessAware:
 
     Lightning's and Fabric's wrappers claim to be instances of it themselves; this is the real one.
 
+    Args:
+        optimizer: one of ours, or a wrapper that has one in its ``optimizer``, however deep.
+
     >>> from aesam import SAM
     >>> opt = SAM(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
     >>> unwrap(opt) is opt

@@ -195,6 +195,9 @@ def list_methods(pattern: str = "*") -> list[str]:
 def method_record(name: str) -> MethodRecord:
     """The record of a method; an unknown name is refused with the near ones.
 
+    Args:
+        name: one of :func:`list_methods`.
+
     >>> method_record("ae-sam").label
     'AE-SAM'
     """

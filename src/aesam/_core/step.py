@@ -30,8 +30,13 @@ _NO_MEMORY = Memory()
 class StepRecord:
     """What the last finished step saw and did.
 
-    ``mean`` (μ_t, Eq. 4), ``std`` (σ_t, Eq. 5) and ``threshold`` (μ_t + c_t σ_t) are None where
-    the policy has none.
+    Args:
+        index: of the step, from 0.
+        used_sam: whether it took a second gradient.
+        squared_norm: ``‖g‖²`` at ``w``.
+        mean: μ_t (Eq. 4), None where the policy has none; the same for the next two.
+        std: σ_t (Eq. 5).
+        threshold: μ_t + c_t σ_t.
 
     >>> StepRecord(index=0, used_sam=True, squared_norm=4.0).threshold is None
     True

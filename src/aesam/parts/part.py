@@ -11,23 +11,32 @@ from torch import Tensor
 from aesam._core import checks, tensors
 from aesam._core.tensors import Workspace
 
+#: One tensor for each parameter, in the parameters' order.
+Tensors = list[Tensor]
+
+#: What a part draws random numbers from: the generator of its ``seed``, None where it has none.
+Draws = torch.Generator | None
+
 
 @dataclass(frozen=True)
 class Gradient:
     """The gradient ``g`` over all parameters that have one, measured once.
 
-    ``values`` are the tensors in ``p.grad`` and carry the factor ``scale`` of a loss scaler;
-    ``norm`` is ``‖g‖`` of the true gradient, over all of them. ``radii`` is ``ρ`` of each tensor's
-    group, negative where the group maximises. ``norms`` has the norm of each tensor where an
-    ascent asks for it.
+    Args:
+        params: the parameters that have a gradient, each once.
+        values: the tensors in their ``p.grad``, which carry the factor ``scale``.
+        radii: ``ρ`` of each one's group, negative where the group maximises.
+        norm: ``‖g‖`` of the true gradient, over all tensors, without ``scale``.
+        scale: the factor of a loss scaler, above 0; 1 by default.
+        norms: the norm of each tensor without ``scale``, where an ascent asks for them; else empty.
 
     >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], radii=[0.05], norm=5.0)
     >>> g.squared_norm
     25.0
     """
 
-    params: list[Tensor]
-    values: list[Tensor]
+    params: Tensors
+    values: Tensors
     radii: list[float]
     norm: float
     scale: float = 1.0
@@ -55,7 +64,7 @@ class Gradient:
             norms=norms,
         )
 
-    def with_values(self, values: list[Tensor]) -> "Gradient":
+    def with_values(self, values: Tensors) -> "Gradient":
         """The same measures with other tensors, copies for instance."""
         return replace(self, values=values)
 
@@ -64,15 +73,20 @@ class Gradient:
 class Direction:
     """A displacement of some parameters: ``ε = radius · gain · vector / length``, tensor by tensor.
 
-    ``length`` is measured like ``vectors``, loss scale included, so normalising cancels it; without
-    normalisation ``scale`` stands in its place.
+    Args:
+        params: the parameters to move.
+        vectors: which way, a tensor for each of them.
+        radii: how far, ``ρ`` of each one's group.
+        length: what normalising divides by, measured like ``vectors``, loss scale included.
+        scale: what stands in its place without normalising, above 0; 1 by default.
+        gain: a factor on all of it; 1 by default.
 
     >>> Direction([torch.zeros(1)], [torch.ones(1)], [0.05], length=2.0).factors(normalize=True)
     [0.025]
     """
 
-    params: list[Tensor]
-    vectors: list[Tensor]
+    params: Tensors
+    vectors: Tensors
     radii: list[float]
     length: float
     scale: float = 1.0
@@ -90,8 +104,11 @@ class Direction:
 class Memory:
     """What a part keeps from step to step: numbers, and at most one tensor per parameter.
 
-    :meth:`MemoryPart.learn` may leave numbers on the device, as tensors without a dimension: they
-    are fetched together with everything else that the host waits for.
+    Args:
+        values: the numbers by name, those of :attr:`MemoryPart.remembers`; none by default.
+            :meth:`MemoryPart.learn` may leave them on the device, as tensors without a dimension:
+            they are fetched together with everything else that the host waits for.
+        tensors: a tensor by its parameter; none by default.
 
     >>> Memory({"norm": 2.0}).tensors
     {}
@@ -152,8 +169,8 @@ class MemoryPart(Part):
     def learn(
         self,
         first: Gradient,
-        params: list[Tensor],
-        second: list[Tensor],
+        params: Tensors,
+        second: Tensors,
         memory: Memory,
         workspace: Workspace,
     ) -> Memory:
@@ -184,9 +201,9 @@ def read(
 
 def with_gradient(
     groups: Iterable[dict[str, Any]], rho: float
-) -> tuple[list[Tensor], list[Tensor], list[float]]:
+) -> tuple[Tensors, Tensors, list[float]]:
     """The parameters that have a gradient, each once, those gradients, and the radius of each."""
-    params: list[Tensor] = []
+    params: Tensors = []
     radii: list[float] = []
     for group in groups:
         present = [p for p in group["params"] if p.grad is not None]
@@ -200,13 +217,24 @@ def with_gradient(
 
 
 def radius(group: dict[str, Any], rho: float) -> float:
-    """The group's ``ρ``: its own if it has one, signed so that it always makes the loss worse."""
+    """The group's ``ρ``: its own if it has one, signed so that it always makes the loss worse.
+
+    Args:
+        group: a parameter group; with ``maximize`` the radius is negative.
+        rho: the radius of groups without one, 0 or more.
+
+    >>> radius({"maximize": True}, rho=0.05)
+    -0.05
+    """
     own = checks.at_least_zero("rho of a parameter group", group.get("rho", rho))
     return -own if group.get("maximize", False) else own
 
 
 def global_norm(vectors: Sequence[Tensor]) -> float:
     """The Euclidean norm of all tensors together, over all shards and processes of FSDP2.
+
+    Args:
+        vectors: tensors of any dtypes, devices and shapes; sparse ones and DTensors are welcome.
 
     >>> global_norm([torch.tensor([3.0]), torch.tensor([4.0])])
     5.0
