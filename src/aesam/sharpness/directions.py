@@ -17,6 +17,10 @@ from aesam.sharpness.inputs import trainable
 def random_direction(model: nn.Module, *, seed: int = 0) -> list[Tensor]:
     """A random filter-normalised direction, a tensor for each trainable parameter.
 
+    Args:
+        model: whose filters give the lengths; at least one weight must have two axes or more.
+        seed: of the draws, a whole number from 0, the default.
+
     >>> model = nn.Linear(4, 3)
     >>> weight, bias = random_direction(model, seed=1)
     >>> torch.allclose(weight.norm(dim=1), model.weight.norm(dim=1)), bias.tolist()
@@ -41,6 +45,10 @@ def filter_normalized(model: nn.Module, direction: Sequence[Tensor]) -> list[Ten
     A filter is a row along the first axis: what makes one output of a linear layer or a
     convolution. Biases and the scales and shifts of normalisation layers do not move, as in the
     paper's figures.
+
+    Args:
+        model: whose filters give the lengths.
+        direction: a tensor for each trainable parameter, of its shape.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 3.0)
