@@ -34,7 +34,7 @@ class NonFiniteGradient(FloatingPointError, RuntimeError):
 
 
 class SharpnessAware(torch.optim.Optimizer):
-    """Any base optimizer, made sharpness-aware by five independent choices.
+    """Any base optimizer, made sharpness-aware by five independent parts.
 
     With ``g`` the gradient at ``w``, one step is: the ``policy`` decides on ``‖g‖²`` whether to
     take a second gradient; if so, the ``ascent`` says where (``w + ε``, ``ε = ρ g/‖g‖``, Eq. 2),
@@ -101,7 +101,7 @@ class SharpnessAware(torch.optim.Optimizer):
         construction.keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
         self._ledger = Ledger(start(self.parts.policy.start(), self.parts.by_name))
-        # torch's own constructor would copy the groups; this is the part of it that is wanted.
+        # torch's own constructor would copy the groups; this is what is wanted of it.
         super().__setstate__({})
 
     # What it shows -----------------------------------------------------------------------
@@ -258,7 +258,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 first, displacement = step.ascend(
                     self.parts, ledger, pending, ahead, self.normalize, self.model
                 )
-            del ahead  # and with it the first gradient: its memory is the second pass's
+            del ahead  # and with it the first gradient: the second pass may use its place
             choose = partial(
                 self.parts.samples.rows,
                 memory=ledger.committed.memory("samples"),
@@ -286,7 +286,7 @@ class SharpnessAware(torch.optim.Optimizer):
         *,
         scaler: torch.amp.GradScaler | None = None,
     ) -> Any:
-        """Take the step: all of it with a closure, the last part of it without.
+        """Take the step: all of it with a closure, the end of it without.
 
         Args:
             closure: clears the gradients, computes the loss, backpropagates and returns it; called
@@ -320,7 +320,7 @@ class SharpnessAware(torch.optim.Optimizer):
         self._take(scaler)
         return loss
 
-    # Their parts -------------------------------------------------------------------------
+    # What the passes are made of ---------------------------------------------------------
 
     def _losses_before(self, losses: Tensor | None) -> Tensor | None:
         if not self.parts.selects_rows:

@@ -117,7 +117,7 @@ DAMAGES = {
     "direction is no tensor": (("aesam", "between", "tensors", 0), "x"),
     "direction without its norm": (("aesam", "between", "values"), {}),
     "norm is infinite": (("aesam", "between", "values", "norm"), float("inf")),
-    "generator of another axis": (("aesam", "generators", "policy"), torch.zeros(3)),
+    "generator of another kind": (("aesam", "generators", "policy"), torch.zeros(3)),
 }
 
 

@@ -172,7 +172,7 @@ class Ledger:
 
 
 def start(policy_state: Mapping[str, float], parts: Mapping[str, Part]) -> Committed:
-    """The state before the first step; each part with a seed gets a generator of its own."""
+    """What holds before the first step; each part with a seed gets a generator of its own."""
     seeds = {name: getattr(part, "seed", None) for name, part in parts.items()}
     generators = {
         name: torch.Generator().manual_seed(seed).get_state()

@@ -6,10 +6,11 @@ does (:mod:`~aesam.parts.between`) and how two gradients become one
 (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to compare with.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
-:class:`Workspace`, ``Draws``), what it returns, and :func:`global_norm`, which is right for sharded
-parameters too.
+:class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
+parameters too, and ``checks`` of what its constructor is given.
 """
 
+from aesam._core import checks
 from aesam.parts import ascents, between, combine, controls, policies, samples
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
@@ -47,6 +48,7 @@ __all__ = [
     "Workspace",
     "ascents",
     "between",
+    "checks",
     "combine",
     "controls",
     "global_norm",

@@ -81,8 +81,8 @@ class RandomSubset(Ascent):
         count = len(gradient.values)
         draws = to_host(torch.rand(count, generator=generator, dtype=torch.float64))
         chosen = [i for i, draw in enumerate(draws) if draw < self.beta]
-        part = gradient if len(chosen) == count else gradient.part(chosen)
-        return _along(part, gain=1.0 / self.beta)
+        drawn = gradient if len(chosen) == count else gradient.over(chosen)
+        return _along(drawn, gain=1.0 / self.beta)
 
 
 def _along(gradient: Gradient, gain: float = 1.0) -> Direction:

@@ -39,7 +39,7 @@ class Plain(Between):
 
 @dataclass(frozen=True)
 class Reuse(Between):
-    """LookSAM's: the part of the last ``g_s`` that is orthogonal to its ``g`` is used again.
+    """LookSAM's: what of the last ``g_s`` is orthogonal to its ``g`` is used again.
 
     A step with a second gradient keeps ``g_v = g_s − (g·g_s / ‖g‖²) g`` (Algorithm 1, line 8); one
     without moves along ``d = g + α (‖g‖ / ‖g_v‖) g_v`` (line 11). All products are global. Before

@@ -52,7 +52,7 @@ class Gradient:
         """Whether no tensor has an infinity or a NaN."""
         return math.isfinite(self.squared_norm)
 
-    def part(self, chosen: Sequence[int]) -> "Gradient":
+    def over(self, chosen: Sequence[int]) -> "Gradient":
         """The gradient over the tensors with these indices only; needs ``norms``."""
         norms = [self.norms[i] for i in chosen]
         return Gradient(

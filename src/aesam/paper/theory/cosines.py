@@ -9,8 +9,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from aesam._core import checks
 from aesam.paper.theory.problem import Problem
+from aesam.parts import checks
 
 
 @dataclass(frozen=True, eq=False)

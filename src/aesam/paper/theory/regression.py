@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from aesam._core import checks
 from aesam.paper.theory.problem import Problem
+from aesam.parts import checks
 
 
 @dataclass(frozen=True, eq=False)
