@@ -253,6 +253,7 @@ class SharpnessAware(torch.optim.Optimizer):
         ledger.ready_for("perturbed()")
         pending, ahead = step.awaiting_second_pass(ledger.pending)
         random, losses = ahead.random, ahead.losses
+        buffers = Buffers(self.model)  # before the ascent, which may run the model too
         try:
             with torch.no_grad():
                 first, displacement = step.ascend(
@@ -264,7 +265,6 @@ class SharpnessAware(torch.optim.Optimizer):
                 memory=ledger.committed.memory("samples"),
                 generator=pending.generators.get("samples"),
             )
-            buffers = Buffers(self.model)
             with replayed(random) as rewind:
                 try:
                     with ledger.inside("opt.perturbed()", displacement):

@@ -346,7 +346,7 @@ def finish_second_pass(
         name: part.learn(first, params, second, before[name], ledger.workspace)
         for name, part in parts.learners.items()
     }
-    total, learned, at_ascent = _fetch(second, learned, pending.norm_at_ascent)
+    total, learned, at_ascent = _fetch(params, second, learned, pending.norm_at_ascent)
     pending.norm_of_second = total
     if at_ascent is not None:
         _refuse_other_scale(at_ascent, first)
@@ -369,12 +369,18 @@ def _let_go(before: Memory, after: Memory) -> dict[Tensor, Tensor]:
 
 
 def _fetch(
-    second: list[Tensor], learned: Mapping[str, Memory], ascent: Tensor | None
+    params: list[Tensor],
+    second: list[Tensor],
+    learned: Mapping[str, Memory],
+    ascent: Tensor | None,
 ) -> tuple[float, dict[str, Memory], float | None]:
     """``‖g_s‖``, the numbers that were learned and the norm at the ascent, in one transfer."""
+    total = tensors.norm(second, params).reshape(1)
     asked = [v for m in learned.values() for v in m.values.values() if isinstance(v, Tensor)]
     wanted = [*asked, *([] if ascent is None else [ascent])]
-    norm, _, found = tensors.measure(second, each=False, beside=wanted)
+    norm, *found = tensors.to_host(torch.cat([total, *(n.reshape(1).to(total) for n in wanted)]))
+    if not math.isfinite(norm):  # beyond float32's squares, perhaps: look again
+        norm = math.hypot(*tensors.norms(second))
     numbers = iter(found)
 
     def known(values: Mapping[str, float | Tensor]) -> dict[str, float | Tensor]:
