@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 from support.problems import BASES, METHODS, Problem, mlp, same, weights
+from torch import nn
+from torch.nn import functional as F
 
 import aesam
 
@@ -209,3 +211,86 @@ def test_autocast_in_bfloat16_trains():
     for _ in range(19):
         last = opt.step(closure).item()
     assert last < first
+
+
+@pytest.mark.parametrize("form", ["closure", "own passes"])
+def test_an_autocast_region_around_both_passes_sees_the_moved_weights(form):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    opt = aesam.SAM(torch.optim.SGD(model.parameters(), lr=0.1), model, rho=1.0)
+    seen = []
+
+    def closure():
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        seen.append(loss.item())
+        return loss
+
+    with torch.autocast("cpu", torch.bfloat16):
+        if form == "closure":
+            opt.step(closure)
+        else:
+            closure()
+            assert opt.needs_second_pass()
+            with opt.perturbed():
+                closure()
+            opt.step()
+        at_new_weights = F.cross_entropy(model(x), y).item()
+    assert seen[1] > seen[0] + 0.1
+    assert at_new_weights not in seen
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-25, 1e15])
+def test_a_scaler_s_check_is_silent_where_nothing_was_changed(factor):
+    w = nn.Parameter(torch.ones(2))
+    opt = aesam.SAM(torch.optim.SGD([w], lr=0.0))
+    scaling = torch.amp.GradScaler("cpu")
+
+    def closure():
+        opt.zero_grad()
+        loss = (w * w).sum() * factor
+        scaling.scale(loss).backward()
+        return loss
+
+    opt.step(closure, scaler=scaling)
+    assert opt.last_step.index == 0
+
+
+def scaled(scaling, problem, t=0):
+    scaling.scale(problem.losses(t).mean()).backward()
+
+
+@pytest.mark.parametrize("with_scale", [True, False])
+def test_unscaling_before_the_decision_is_refused_before_anything_is_applied(with_scale):
+    model = mlp()
+    problem, scaling = Problem(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    before = weights(model)
+    scaled(scaling, problem)
+    scaling.unscale_(opt)
+    assert opt.needs_second_pass(grad_scale=scaling.get_scale() if with_scale else 1.0)
+    with opt.perturbed():
+        scaled(scaling, problem)
+    with pytest.raises(RuntimeError, match="scale"):
+        scaling.step(opt)
+    assert same(before, weights(model))
+
+
+def test_a_scale_that_was_not_given_is_noticed():
+    model = mlp()
+    problem, scaling = Problem(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    opt = aesam.AESAM(BASES["sgd"](model.parameters()), model, total_steps=9, lambda1=1, lambda2=9)
+    scaled(scaling, problem)
+    assert not opt.needs_second_pass()
+    with pytest.raises(RuntimeError, match=r"grad_scale=scaler\.get_scale\(\)"):
+        scaling.step(opt)
+
+
+def test_a_disabled_scaler_may_be_given_a_closure():
+    model = mlp()
+    problem = Problem(model)
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    torch.amp.GradScaler("cpu", enabled=False).step(opt, problem.closure(opt, 0))
+    assert opt.last_step.index == 0

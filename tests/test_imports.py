@@ -81,6 +81,19 @@ def test_sharpness_stands_on_checks_tensors_and_guards_only():
         assert others <= allowed, path
 
 
+def test_the_lab_and_the_paper_stand_on_what_is_public():
+    for path in [*(SOURCE / "lab").rglob("*.py"), *(SOURCE / "paper").rglob("*.py")]:
+        private = {m for m in imported_by(path) if m.partition(".")[0] == "_core"}
+        assert not private, f"{path} imports {private}"
+
+
+def test_a_writer_of_parts_needs_nothing_private():
+    bases = {"Policy", "Ascent", "Samples", "Between", "Combine"}
+    handed_and_returned = {"Gradient", "Memory", "Direction", "Decision", "Observation"}
+    assert bases | handed_and_returned <= set(aesam.__all__) & set(aesam.parts.__all__)
+    assert {"Draws", "Tensors", "Workspace", "global_norm", "checks"} <= set(aesam.parts.__all__)
+
+
 def test_every_public_name_exists_and_is_documented():
     for name in aesam.__all__:
         assert getattr(aesam, name) is not None

@@ -103,3 +103,24 @@ def test_always_and_never_ignore_what_they_see():
     for x in (0.0, 1e300):
         assert Always().decide(Observation(0, x), {})[0].use_sam
         assert not Never().decide(Observation(0, x), {})[0].use_sam
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"]
+)
+def test_every_torch_optimizer_is_itself_under_never(optimizer):
+    ends = []
+    for wrapped in (False, True):
+        model = mlp()
+        problem = Problem(model)
+        base = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
+        opt = aesam.SharpnessAware(base, model, policy=Never())
+        for t in range(5):
+            if wrapped:
+                problem.step(opt, t)
+            else:
+                base.zero_grad()
+                problem.losses(t).mean().backward()
+                base.step()
+        ends.append(weights(model))
+    assert same(*ends)

@@ -317,3 +317,62 @@ def test_aliased_gradients_are_copied_before_the_second_pass():
     assert w.grad is bucket  # d is written in place
     opt.step()
     assert torch.equal(opt.state_dict()["aesam"]["between"]["tensors"][0], second - first)
+
+
+def step_along(opt, w, *gradients):
+    w.grad = gradients[0].clone()
+    if opt.needs_second_pass():
+        with opt.perturbed():
+            w.grad = gradients[1].clone()
+    opt.step()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-22, 1e18, 1e22])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_looksam_makes_no_nan_of_finite_gradients(size, dtype):
+    w = nn.Parameter(torch.zeros(2, dtype=dtype))
+    opt = aesam.LookSAM(torch.optim.SGD([w], lr=1e-3), k=2)
+    first, second = (torch.tensor(g).to(dtype) * size for g in ([3.0, 4.0], [4.0, 3.0]))
+    step_along(opt, w, first, second)
+    step_along(opt, w, first)
+    assert torch.isfinite(w).all()
+    assert opt.skipped_steps == 0
+
+
+@pytest.mark.parametrize("size", [300.0, 1.0, 1e-3])
+def test_looksam_s_products_of_half_precision_have_room(size):
+    w = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    opt = aesam.LookSAM(torch.optim.SGD([w], lr=1e-4), k=2)
+    step_along(
+        opt, w, torch.tensor([3.0, 4.0]).half() * size, torch.tensor([4.0, 3.0]).half() * size
+    )
+    kept = opt.state_dict()["aesam"]["between"]["tensors"][0]
+    expected = size * torch.tensor([4 - 0.96 * 3, 3 - 0.96 * 4])
+    torch.testing.assert_close(kept.float(), expected, rtol=5e-3, atol=2e-3 * size)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 1e-5), (torch.float32, 1e-40)])
+def test_a_radius_over_a_tiny_norm_may_exceed_the_dtype(dtype, size):
+    w = nn.Parameter(torch.zeros(2, dtype=dtype))
+    opt = aesam.SAM(torch.optim.SGD([w], lr=0.0), rho=2.0)
+    w.grad = torch.tensor([size, 0.0]).to(dtype)
+    assert opt.needs_second_pass()
+    with opt.perturbed():
+        torch.testing.assert_close(w.detach().float(), torch.tensor([2.0, 0.0]), rtol=0.1, atol=0)
+
+
+def test_a_refused_constructor_leaves_the_groups_alone():
+    a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    base = torch.optim.SGD([{"params": [a]}, {"params": [b], "rho": -1.0}], lr=0.1)
+    with pytest.raises(ValueError, match="rho of a parameter group"):
+        aesam.SAM(base)
+    assert "rho" not in base.param_groups[0]
+
+
+def test_buffers_of_replaced_parameters_are_let_go():
+    opt = aesam.SAM(torch.optim.SGD([nn.Parameter(torch.zeros(3)) for _ in range(2)], lr=0.1))
+    for _ in range(20):
+        fresh = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+        opt.param_groups[0]["params"] = fresh
+        opt.step(lambda rows=None, fresh=fresh: (fresh[0] + fresh[1]).square() + fresh[0])
+    assert len(opt._ledger.workspace._free) <= 6

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from support.problems import BASES, METHODS, Problem, mlp, same, weights
@@ -409,3 +410,58 @@ def test_past_total_steps_it_says_so_once():
     assert len(caught) == 1
     assert caught[0].filename.endswith("problems.py")  # the user's line, not ours
     assert opt.policy.threshold_factor(2) == opt.policy.threshold_factor(10**9) == -1.0
+
+
+def test_a_base_with_a_rho_of_its_own_is_refused():
+    with pytest.raises(TypeError, match="Adadelta has a setting rho of its own"):
+        aesam.SAM(torch.optim.Adadelta([nn.Parameter(torch.zeros(1))]))
+
+
+def test_a_missing_backward_is_said_once():
+    model = mlp()
+    problem = Problem(model)
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    with pytest.warns(UserWarning, match="does the closure call backward"):
+        opt.step(lambda: problem.losses(0).mean())
+    opt.step(lambda: problem.losses(0).mean())
+    assert opt.last_step.index == 1
+
+
+def test_a_model_that_is_not_the_one_trained_is_noticed():
+    with pytest.warns(UserWarning, match="none of the optimizer's parameters"):
+        aesam.SAM(BASES["sgd"](mlp().parameters()), mlp())
+
+
+def test_messages_name_the_call_and_the_argument():
+    model = mlp()
+    base = BASES["sgd"](model.parameters())
+    opt = aesam.SAM(base, model)
+    with opt.first_pass(), pytest.raises(RuntimeError, match=r"step\(\) inside"):
+        opt.step(lambda: 0.0)
+    with pytest.raises(TypeError, match="grad_scale"):
+        opt.needs_second_pass(grad_scale=None)
+    with pytest.raises(ValueError, match="seed"):
+        aesam.SSSAM(base, seed=2**70)
+    with pytest.raises(TypeError, match="total_steps must be given"):
+        aesam.AESAM(base)
+    with pytest.raises(TypeError, match="ascent must be"):
+        aesam.SharpnessAware(base, policy=Always(), ascent=0)
+
+
+def test_numpy_s_numbers_are_numbers():
+    model = mlp()
+    problem = Problem(model)
+    options = {"total_steps": np.int64(10), "lambda1": np.float64(-1), "delta": np.float32(0.9)}
+    opt = aesam.AELookSAM(BASES["sgd"](model.parameters()), model, alpha=np.float64(0.5), **options)
+    problem.train(opt, 4)
+    saved = opt.state_dict()
+    opt.load_state_dict(saved)
+    for section in ("policy", "between", "ascent"):
+        assert all(
+            type(v) in (int, float, bool) for v in saved["aesam"][section]["settings"].values()
+        )
+
+
+def test_every_method_that_is_a_class_is_in_the_tests_table():
+    made = {name: aesam.method_record(name).make for name in aesam.list_methods()}
+    assert set(METHODS) == {name for name, make in made.items() if isinstance(make, type)}

@@ -1,6 +1,6 @@
 """Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
 
-from aesam._core.ledger import StepRecord
+from aesam._core.step import StepRecord
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware, unwrap
 from aesam.parts import (

@@ -92,8 +92,8 @@ class ERM(SharpnessAware):
 
     Args:
         base: the optimizer to wrap.
-        model: the model that is trained.
-        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+        model: the model that is trained, or None, the default; nothing is done to it.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ERM(torch.optim.SGD([w], lr=0.1)).policy
@@ -120,8 +120,8 @@ class SAM(SharpnessAware):
         base: the optimizer to wrap.
         model: the model that is trained, whose buffers the second pass must not change.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
-        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
-        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SAM(torch.optim.SGD([w], lr=0.1), rho=0.05).policy
@@ -149,12 +149,13 @@ class ESAM(SharpnessAware):
     Args:
         base: the optimizer to wrap.
         model: the model that is trained, whose buffers the second pass must not change.
-        beta: probability β of each tensor to take part in the ascent, above 0 and at most 1.
-        gamma: share γ of the rows in the second gradient, above 0 and at most 1.
-        seed: of the draws, a whole number from 0.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
-        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
-        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+        beta: probability β of each tensor to take part in the ascent, above 0 and at most 1; 0.6 by
+            default.
+        gamma: share γ of the rows in the second gradient, above 0 and at most 1; 0.5 by default.
+        seed: of the draws, a whole number from 0, the default.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ESAM(torch.optim.SGD([w], lr=0.1), beta=0.6, gamma=0.5).parts.samples
@@ -182,11 +183,11 @@ class SSSAM(SharpnessAware):
     Args:
         base: the optimizer to wrap.
         model: the model that is trained, whose buffers the second pass must not change.
-        p: probability of a second gradient, from 0 to 1.
-        seed: of the draws, a whole number from 0.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
-        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
-        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+        p: probability of a second gradient, from 0 to 1; 0.5 by default.
+        seed: of the draws, a whole number from 0, the default.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SSSAM(torch.optim.SGD([w], lr=0.1), p=0.5, seed=1).policy
@@ -216,11 +217,11 @@ class LookSAM(SharpnessAware):
     Args:
         base: the optimizer to wrap.
         model: the model that is trained, whose buffers the second pass must not change.
-        k: steps from one second gradient to the next, a whole number from 1.
-        alpha: weight α of the reused direction, any finite number.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
-        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
-        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+        k: steps from one second gradient to the next, a whole number from 1; 5 by default.
+        alpha: weight α of the reused direction, any finite number; 0.5 by default.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LookSAM(torch.optim.SGD([w], lr=0.1), k=2).policy
@@ -254,14 +255,17 @@ class AESAM(SharpnessAware):
     Args:
         base: the optimizer to wrap.
         model: the model that is trained, whose buffers the second pass must not change.
-        total_steps: optimizer steps of the whole training, ``epochs * len(loader)``; must be given.
-        lambda1: threshold factor λ1 at the end of training, at most ``lambda2``.
-        lambda2: threshold factor λ2 at its start.
-        delta: forgetting rate δ of the running mean μ and variance σ², between 0 and 1.
-        initial_variance: σ² before the first step, above 0; lower it where ‖g‖² is tiny.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
-        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
-        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+        total_steps: optimizer steps of the whole training, ``epochs * len(loader)``; must be given.
+        lambda1: c_t at the end of training, in standard deviations above the mean, at most
+            ``lambda2``; -1 by default, so that most steps take the second gradient by then.
+        lambda2: c_t at its start, at least ``lambda1``; 1 by default, so that few do.
+        delta: how much of the running mean μ and variance σ² is kept from step to step, above 0
+            and below 1; 0.9 by default.
+        initial_variance: σ² before the first step, above 0, ``e⁻¹⁰`` by default; lower it where
+            ‖g‖² is tiny.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AESAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).policy.lambda1
@@ -299,15 +303,15 @@ class AELookSAM(SharpnessAware):
     Args:
         base: the optimizer to wrap.
         model: the model that is trained, whose buffers the second pass must not change.
-        total_steps: optimizer steps of the whole training, ``epochs * len(loader)``; must be given.
-        lambda1: threshold factor λ1 at the end of training, at most ``lambda2``.
-        lambda2: threshold factor λ2 at its start.
-        delta: forgetting rate δ of the running mean μ and variance σ², between 0 and 1.
-        initial_variance: σ² before the first step, above 0; lower it where ‖g‖² is tiny.
-        alpha: weight α of the reused direction, any finite number.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
-        normalize: ``ε = ρ g/‖g‖``; False for ``ε = ρ g``.
-        nonfinite: ``"skip"`` a step with infinite or NaN gradients, or ``"raise"``.
+        alpha: weight α of the reused direction, any finite number; 0.5 by default.
+        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        lambda1: threshold factor λ1 at the end of training, at most ``lambda2``; 0 by default.
+        lambda2: threshold factor λ2 at its start; 2 by default.
+        delta: forgetting rate δ of mean and variance, above 0 and below 1; 0.9 by default.
+        initial_variance: σ² before the first step, above 0; ``e⁻¹⁰`` by default.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AELookSAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).parts.between

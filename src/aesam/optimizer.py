@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from aesam._core import checkpoint, checks, closures, construction, messages, step
 from aesam._core.guards import Buffers, RandomState, replayed
-from aesam._core.ledger import Committed, Ledger, Pending, StepRecord, start
+from aesam._core.step import Committed, Ledger, Pending, StepRecord, start
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
 from aesam.parts.combine import Combine, Replace
@@ -34,7 +34,7 @@ class NonFiniteGradient(FloatingPointError, RuntimeError):
 
 
 class SharpnessAware(torch.optim.Optimizer):
-    """Any base optimizer, made sharpness-aware by five independent choices.
+    """Any base optimizer, made sharpness-aware by five independent parts.
 
     With ``g`` the gradient at ``w``, one step is: the ``policy`` decides on ``‖g‖²`` whether to
     take a second gradient; if so, the ``ascent`` says where (``w + ε``, ``ε = ρ g/‖g‖``, Eq. 2),
@@ -86,7 +86,7 @@ class SharpnessAware(torch.optim.Optimizer):
     ) -> None:
         self.base = construction.check_base(base, SharpnessAware)
         self.model = construction.check_model(model, base)
-        self.parts = step.Parts(
+        self.parts = construction.Parts(
             policy=construction.check_part("policy", policy, Policy),
             ascent=construction.check_part("ascent", _or(ascent, AlongGradient()), Ascent),
             samples=construction.check_part("samples", _or(samples, WholeBatch()), Samples),
@@ -101,7 +101,7 @@ class SharpnessAware(torch.optim.Optimizer):
         construction.keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
         self._ledger = Ledger(start(self.parts.policy.start(), self.parts.by_name))
-        # torch's own constructor would copy the groups; this is the part of it that is wanted.
+        # torch's own constructor would copy the groups; this is what is wanted of it.
         super().__setstate__({})
 
     # What it shows -----------------------------------------------------------------------
@@ -168,8 +168,9 @@ class SharpnessAware(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters, as the base optimizer does."""
         self.base.zero_grad(set_to_none)
-        if self._ledger.is_idle:
-            self._ledger.random = None  # an accumulation that was under way begins anew
+        ledger = self._ledger
+        if ledger.block is None and ledger.pending is None:
+            ledger.random = None  # an accumulation that was under way begins anew
 
     # The passes --------------------------------------------------------------------------
 
@@ -181,8 +182,7 @@ class SharpnessAware(torch.optim.Optimizer):
         decision is discarded.
         """
         ledger = self._ledger
-        ledger.ready_for("first_pass()")
-        ledger.discard()
+        ledger.begin("first_pass()")
         if self.parts.replays and (ledger.random is None or not self._has_gradients()):
             ledger.random = RandomState(self._devices())
         moved = None
@@ -216,8 +216,7 @@ class SharpnessAware(torch.optim.Optimizer):
             loss: the loss at ``w`` without that factor, for policies that look at it.
         """
         ledger = self._ledger
-        ledger.ready_for("needs_second_pass()")
-        ledger.discard()
+        ledger.begin("needs_second_pass()")
         if not getattr(self.model, "require_backward_grad_sync", True):
             raise RuntimeError(messages.UNSYNCHRONISED)
         before = self._losses_before(losses)
@@ -227,7 +226,7 @@ class SharpnessAware(torch.optim.Optimizer):
         scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
         scale = checks.positive("grad_scale", scale)
         with torch.no_grad():
-            each = self.parts.ascent.needs_norm_of_each
+            each = self.parts.needs_norm_of_each
             seen = self._loss_for_policy(loss, losses)
             rho = self._default_radius()
             measured, mean_loss = read(self.param_groups, rho, scale, each, seen)
@@ -254,13 +253,13 @@ class SharpnessAware(torch.optim.Optimizer):
         ledger.ready_for("perturbed()")
         pending, ahead = step.awaiting_second_pass(ledger.pending)
         random, losses = ahead.random, ahead.losses
-        buffers = Buffers(self.model)
+        buffers = Buffers(self.model)  # before the ascent, which may run the model too
         try:
             with torch.no_grad():
                 first, displacement = step.ascend(
                     self.parts, ledger, pending, ahead, self.normalize, self.model
                 )
-            del ahead  # and with it the first gradient: its memory is the second pass's
+            del ahead  # and with it the first gradient: the second pass may use its place
             choose = partial(
                 self.parts.samples.rows,
                 memory=ledger.committed.memory("samples"),
@@ -274,8 +273,8 @@ class SharpnessAware(torch.optim.Optimizer):
                 finally:
                     buffers.restore()
             with torch.no_grad():
-                params, _ = with_gradient(self.param_groups, self._default_radius())
-                step.finish_second_pass(self.parts, ledger, pending, first, params)
+                params, second, _ = with_gradient(self.param_groups, self._default_radius())
+                step.finish_second_pass(self.parts, ledger, pending, first, params, second)
         except BaseException:
             self._clear_gradients()
             ledger.discard()
@@ -287,7 +286,7 @@ class SharpnessAware(torch.optim.Optimizer):
         *,
         scaler: torch.amp.GradScaler | None = None,
     ) -> Any:
-        """Take the step: all of it with a closure, the last part of it without.
+        """Take the step: all of it with a closure, the end of it without.
 
         Args:
             closure: clears the gradients, computes the loss, backpropagates and returns it; called
@@ -303,27 +302,28 @@ class SharpnessAware(torch.optim.Optimizer):
         if closure is None:
             self._take(scaler)
             return None
-        if scaler is None and messages.scaler_above() is not None:
+        if scaler is None and step.scaler_above() is not None:
             raise RuntimeError(messages.CLOSURE_IN_SCALER)
-        passes = closures.wrap(
-            closure, self.parts.samples.selects_rows, self.zero_grad, scaler, type(self).__name__
+        passes = closures.passes_of(
+            closure, self.parts.selects_rows, self.zero_grad, scaler, type(self).__name__
         )
         with self.first_pass(), torch.enable_grad():
-            loss = passes.first()
+            loss = closure() if passes is None else passes.first()
         if not self._has_gradients():
             self._warn_once("no parameter has a gradient: does the closure call backward()?")
         scale = 1.0 if scaler is None else scaler.get_scale()
         seen = loss if isinstance(loss, int | float | Tensor) else None
-        if self.needs_second_pass(grad_scale=scale, losses=passes.losses, loss=seen):
+        losses = None if passes is None else passes.losses
+        if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen):
             with self.perturbed() as at, torch.enable_grad():
-                passes.second(at)
+                closure() if passes is None else passes.second(at)
         self._take(scaler)
         return loss
 
-    # Their parts -------------------------------------------------------------------------
+    # What the passes are made of ---------------------------------------------------------
 
     def _losses_before(self, losses: Tensor | None) -> Tensor | None:
-        if not self.parts.samples.selects_rows:
+        if not self.parts.selects_rows:
             return None
         if losses is None:
             raise TypeError(
@@ -361,7 +361,7 @@ class SharpnessAware(torch.optim.Optimizer):
         elif ledger.pending.after is None:
             self._skip()
         else:
-            step.check_unscaled(ledger.pending, self.param_groups)
+            step.check_unscaled(ledger.pending, self.base)
             self._apply(ledger.pending, ledger.pending.after)
 
     def _skip(self) -> None:
@@ -470,7 +470,7 @@ def unwrap(optimizer: object) -> SharpnessAware:
     Lightning's and Fabric's wrappers claim to be instances of it themselves; this is the real one.
 
     Args:
-        optimizer: the wrapper, or a :class:`SharpnessAware` itself.
+        optimizer: one of ours, or a wrapper that has one in its ``optimizer``, however deep.
 
     >>> from aesam import SAM
     >>> opt = SAM(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))

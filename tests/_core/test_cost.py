@@ -4,11 +4,13 @@ from collections import Counter
 
 import pytest
 import torch
-from support.problems import BASES, METHODS, Problem, mlp
+from support.problems import BASES, METHODS, AboveAverageLoss, Problem, mlp
+from torch import distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import aesam
 from aesam._core import tensors
 
 SIZE = 1 << 18
@@ -114,6 +116,25 @@ def test_one_host_synchronisation_a_step_and_one_more_with_a_second_gradient(met
         assert len(transfers) == 1 + needed
         seen[needed] += 1
     assert set(seen) == {"erm": {False}, "sam": {True}}.get(method, {True, False})
+
+
+def test_a_loss_averaged_over_processes_comes_in_the_norm_s_own_transfer(monkeypatch):
+    transfers, to_host = [], tensors.to_host
+    monkeypatch.setattr(tensors, "to_host", lambda v: transfers.append(len(v)) or to_host(v))
+    reduced, all_reduce = [], dist.all_reduce
+    monkeypatch.setattr(dist, "all_reduce", lambda t, **o: reduced.append(1) or all_reduce(t, **o))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = mlp()
+        base = torch.optim.SGD(model.parameters(), lr=0.1)
+        opt = aesam.SharpnessAware(base, model, policy=AboveAverageLoss())
+        loss = Problem(model).losses(0).mean()
+        loss.backward()
+        with HostReads() as other:
+            opt.needs_second_pass(loss=loss)
+    finally:
+        dist.destroy_process_group()
+    assert (reduced, transfers, other.count) == ([1], [2], 0)
 
 
 def test_buffers_are_used_again_from_step_to_step():

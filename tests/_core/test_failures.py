@@ -279,3 +279,20 @@ def test_a_loss_of_exactly_zero_is_a_loss():
 
     assert opt.step(closure) == 0.0
     assert w.item() == pytest.approx(-0.2)
+
+
+def test_an_error_in_a_hook_or_in_the_base_counts_as_a_skipped_step():
+    model = mlp()
+    problem = Problem(model)
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+
+    def refuse(*_):
+        raise ZeroDivisionError
+
+    handle = opt.register_step_pre_hook(refuse)
+    with pytest.raises(ZeroDivisionError):
+        problem.step(opt, 0)
+    handle.remove()
+    assert opt.skipped_steps == 1
+    problem.step(opt, 0)
+    assert opt.last_step.index == 0

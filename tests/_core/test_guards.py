@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from support.problems import BASES, METHODS, Problem, same, stochastic_net, weights
+from support.problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
 from torch import nn
 
 import aesam
@@ -212,3 +212,27 @@ def test_micro_batches_with_a_first_pass_each_replay_their_masks():
     assert torch.equal(masks[0], masks[2])
     assert torch.equal(masks[1], masks[3])
     assert not torch.equal(masks[0], masks[1])
+
+
+def test_an_expanded_buffer_is_no_obstacle():
+    model = mlp()
+    model.register_buffer("mask", torch.zeros(1, 8).expand(4, 8))
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    Problem(model).train(opt, 2)
+    assert opt.last_step.index == 1
+
+
+def test_an_abandoned_first_pass_does_not_lend_its_masks():
+    model = mlp()
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    with opt.first_pass():
+        torch.rand(3)
+    model.zero_grad()
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    with opt.first_pass():
+        Problem(model).losses(0).mean().backward()
+    assert opt.needs_second_pass()
+    with opt.perturbed():
+        assert torch.equal(torch.rand(3), expected)

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.problems import BASES, METHODS, Problem, mlp, same, weights
 
+import aesam
+
 ANY_METHOD = st.sampled_from([m for m in METHODS if m != "esam"])
 
 
@@ -190,3 +192,14 @@ def test_the_direction_is_in_grad_after_each_decision():
     opt.step()
     for w, b, d in zip(weights(model), before, direction, strict=True):
         torch.testing.assert_close(w, b - 0.1 * d)
+
+
+def test_gradients_put_in_place_of_those_decided_on_are_noticed():
+    model = mlp()
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    Problem(model).losses(0).mean().backward()
+    assert opt.needs_second_pass()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with pytest.raises(RuntimeError, match="gradients were changed"), opt.perturbed():
+        pass

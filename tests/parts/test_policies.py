@@ -2,13 +2,26 @@
 
 import math
 import pickle
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.problems import BASES, Problem, mlp
 
-from aesam.parts.policies import Adaptive, Always, Bernoulli, Decision, Never, Observation, Periodic
+import aesam
+from aesam.parts.policies import (
+    Adaptive,
+    Always,
+    Bernoulli,
+    Decision,
+    Never,
+    Observation,
+    Periodic,
+    Policy,
+)
 
 squared_norms = st.floats(0.0, 1e300)
 runs = st.lists(squared_norms, min_size=1, max_size=40)
@@ -138,3 +151,33 @@ def test_policies_are_values(policy):
     assert isinstance(
         policy.decide(Observation(0, 1.0, torch.Generator()), policy.start())[0], Decision
     )
+
+
+@pytest.mark.parametrize(
+    "answer", [True, (True, {}), (Decision(True), {"n": True}), (Decision(True), {})]
+)
+def test_a_policy_s_answer_that_could_not_be_saved_is_refused_at_once(answer):
+    @dataclass(frozen=True)
+    class Odd(Policy):
+        def start(self):
+            return {"n": 0.0}
+
+        def decide(self, now, state):
+            return answer
+
+    model = mlp()
+    opt = aesam.SharpnessAware(BASES["sgd"](model.parameters()), policy=Odd())
+    with pytest.raises(TypeError, match="Odd.decide must return"):
+        Problem(model).step(opt, 0)
+
+
+def test_a_policy_may_answer_with_numpy_s_bool():
+    class Odd(Policy):
+        def decide(self, now, state):
+            return Decision(np.bool_(True)), state
+
+    model = mlp()
+    opt = aesam.SharpnessAware(BASES["sgd"](model.parameters()), policy=Odd())
+    Problem(model).step(opt, 0)
+    assert type(opt.state_dict()["aesam"]["counts"]["sam"]) is int
+    assert opt.last_step.used_sam is True

@@ -1,4 +1,4 @@
-"""The ``"aesam"`` part of a state dict: written, and read with every doubt checked first."""
+"""Checkpointing: what is ours in a state dict, written, and read with every doubt checked first."""
 
 import math
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from aesam._core import tensors
-from aesam._core.ledger import Committed, Ledger, start
-from aesam._core.step import Parts
+from aesam._core.construction import Parts
+from aesam._core.step import Committed, Ledger, start
 from aesam.parts.part import Memory, MemoryPart, Part
 
 VERSION = 1
@@ -31,10 +31,10 @@ class Loaded:
 
 
 def pack(
-    parts: Parts, normalize: bool, state: Ledger, groups: list[dict[str, Any]]
+    parts: Parts, normalize: bool, ledger: Ledger, groups: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Plain numbers, strings and tensors only, so that ``weights_only=True`` loads them."""
-    done = state.committed
+    done = ledger.committed
     index = {p: i for i, p in enumerate(_parameters(groups))}
     settings = _settings_of(parts, normalize)
     memories = {n: _pack_memory(done.memory(n), index) for n in parts.with_memory}
@@ -47,12 +47,12 @@ def pack(
         "ascent": {"settings": settings["ascent"], **memories["ascent"]},
         **{n: {"settings": {}, **memories[n]} for n in _OPTIONAL if any(memories[n].values())},
         "generators": {name: s.clone() for name, s in done.generators.items()},
-        "counts": {"sam": done.sam_steps, "skipped": state.skipped},
+        "counts": {"sam": done.sam_steps, "skipped": ledger.skipped},
     }
 
 
 def _settings_of(parts: Parts, normalize: bool) -> dict[str, dict[str, Any]]:
-    """What the constructor was given, by section; parts without a state stand with another.
+    """What the constructor was given, by section; parts without a section stand with another.
 
     A generator goes on from the checkpoint whatever the seed, so seeds are left out.
     """
@@ -73,12 +73,12 @@ def _prefixed(name: str, part: Part) -> dict[str, Any]:
 
 
 def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optimizer) -> Loaded:
-    """Check all of ``saved``, load the base's part, and give ours; on any error nothing changed."""
-    ours, base_part = _split(saved)
+    """Check all of ``saved``, load the base's, and give ours; on any error nothing changed."""
+    ours, of_base = _split(saved)
     _check_method(ours, parts)
-    _check_base_part(base_part, base)
+    _check_base(of_base, base)
     loaded = _read(ours, parts, normalize, base.param_groups)
-    _load_base(base, base_part)
+    _load_base(base, of_base)
     return loaded
 
 
@@ -151,7 +151,7 @@ def _check_method(ours: dict[str, Any], parts: Parts) -> None:
         )
 
 
-def _check_base_part(saved: dict[str, Any], base: torch.optim.Optimizer) -> None:
+def _check_base(saved: dict[str, Any], base: torch.optim.Optimizer) -> None:
     state = _dict("state", saved["state"])
     groups = saved["param_groups"]
     if not isinstance(groups, list):

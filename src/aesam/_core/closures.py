@@ -48,23 +48,8 @@ class Perturbed:
         return self._choose(self._before, after)
 
 
-class PlainClosure:
-    """Clears the gradients, computes the loss, backpropagates it (scaled, under a scaler)."""
-
-    losses: Tensor | None = None
-
-    def __init__(self, closure: Callable[[], Any]) -> None:
-        self._closure = closure
-
-    def first(self) -> Any:
-        return self._closure()
-
-    def second(self, at: Perturbed) -> None:  # noqa: ARG002
-        self._closure()
-
-
 class LossesClosure:
-    """Returns per-sample losses; clearing, averaging and backpropagating is done here."""
+    """Both passes with a function of per-sample losses: clear, average and backpropagate."""
 
     def __init__(
         self,
@@ -101,14 +86,17 @@ class LossesClosure:
         return mean.detach()
 
 
-def wrap(
+def passes_of(
     closure: Callable[..., Any],
     selects_rows: bool,
     zero_grad: Callable[[], None],
     scaler: torch.amp.GradScaler | None,
     method: str,
-) -> PlainClosure | LossesClosure:
-    """Tell a closure from a function of per-sample losses, by whether it takes ``rows``."""
+) -> LossesClosure | None:
+    """The passes with a function of per-sample losses, which takes ``rows``.
+
+    None for a plain closure, which clears, computes the loss and backpropagates it itself.
+    """
     if not callable(closure):
         raise TypeError(
             f"step(closure) takes a function that computes the loss and backpropagates it, got "
@@ -119,7 +107,7 @@ def wrap(
         return LossesClosure(closure, zero_grad, scaler, selects_rows, rows_name)
     if selects_rows:
         raise TypeError(f"{method} selects samples, so it needs their losses:\n{LOSSES_EXAMPLE}")
-    return PlainClosure(closure)
+    return None
 
 
 def _rows_name(closure: Callable[..., Any], any_name: bool) -> str | None:

@@ -1,7 +1,9 @@
-"""What a constructor is given, checked and made ready."""
+"""What a constructor is given, checked and made ready: the base optimizer, model and parts."""
 
 import inspect
 import warnings
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -9,8 +11,76 @@ from torch import nn
 
 from aesam._core import checks
 from aesam._core.messages import frames_to_user
+from aesam.parts.ascents import Ascent
+from aesam.parts.between import Between
+from aesam.parts.combine import Combine
+from aesam.parts.part import MemoryPart, Part
+from aesam.parts.policies import Policy
+from aesam.parts.samples import Samples
 
-Part = TypeVar("Part")
+Kind = TypeVar("Kind", bound=Part)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One answer to each question of a step; none of them knows of the others."""
+
+    policy: Policy
+    ascent: Ascent
+    samples: Samples
+    between: Between
+    combine: Combine
+
+    @cached_property
+    def by_name(self) -> dict[str, Part]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def with_memory(self) -> dict[str, MemoryPart]:
+        return {n: part for n, part in self.by_name.items() if isinstance(part, MemoryPart)}
+
+    @property
+    def method(self) -> str:
+        """The method's name in checkpoints: the classes of its parts."""
+        return "/".join(type(part).__name__ for part in self.by_name.values())
+
+    @cached_property
+    def selects_rows(self) -> bool:
+        return self.samples.selects_rows
+
+    @cached_property
+    def needs_norm_of_each(self) -> bool:
+        return self.ascent.needs_norm_of_each
+
+    @cached_property
+    def keep_first_gradient(self) -> bool:
+        return any(part.needs_first_gradient for part in self.with_memory.values())
+
+    @cached_property
+    def observers(self) -> dict[str, MemoryPart]:
+        return {n: p for n, p in self.with_memory.items() if _defines(p, MemoryPart, "observe")}
+
+    @cached_property
+    def learners(self) -> dict[str, MemoryPart]:
+        return {n: p for n, p in self.with_memory.items() if _defines(p, MemoryPart, "learn")}
+
+    @cached_property
+    def replays(self) -> bool:
+        """Whether the random state before the first pass may be needed again."""
+        return not self.policy.never_fires or self.move_before_pass
+
+    @cached_property
+    def move_before_pass(self) -> bool:
+        return any(_defines(part, Part, "before_pass") for part in self.by_name.values())
+
+    @cached_property
+    def after_base_step(self) -> dict[str, Part]:
+        return {n: p for n, p in self.by_name.items() if _defines(p, Part, "after_base_step")}
+
+
+def _defines(part: Part, base: type[Part], method: str) -> bool:
+    """Whether the part has a method of its own where the base does nothing."""
+    return getattr(type(part), method) is not getattr(base, method)
 
 
 def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:
@@ -66,7 +136,7 @@ def _shares_parameters(model: nn.Module, base: torch.optim.Optimizer) -> bool:
     return not held or not trained or any(id(p) in held for p in trained)
 
 
-def check_part(name: str, part: object, kind: type[Part]) -> Part:
+def check_part(name: str, part: object, kind: type[Kind]) -> Kind:
     if isinstance(part, type):
         raise TypeError(f"{name} must be an instance, got the class {part.__name__}: call it")
     if not isinstance(part, kind):

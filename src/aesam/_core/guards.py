@@ -24,7 +24,9 @@ class Displacement:
         self._params = direction.params
         self._normalize = normalize
         self._workspace = workspace
-        self._sharded = _sharded_modules(model, direction.params)
+        self._sharded: list[Any] = []
+        if model is not None and not tensors.are_plain(self._params):
+            self._sharded = [m for m in model.modules() if hasattr(m, "reshard")]
         self._saved = workspace.take(self._params, self._params)
         with torch.no_grad():
             tensors.assign(self._saved, self._params)
@@ -43,9 +45,9 @@ class Displacement:
         """Bring the weights back; harmless if done already or cut short and done again."""
         with torch.no_grad():
             tensors.assign(self._params, self._saved)
-        self._forget_copies()
         params, self._params, saved, self._saved = self._params, [], self._saved, []
         self._workspace.give(params, saved)
+        self._forget_copies()
 
     def _forget_copies(self) -> None:
         """Copies of the weights from before the move must not be used: cast or gathered ones.
@@ -56,12 +58,6 @@ class Displacement:
         torch.clear_autocast_cache()
         for module in self._sharded:
             module.reshard()
-
-
-def _sharded_modules(model: nn.Module | None, params: list[Tensor]) -> list[Any]:
-    if model is None or tensors.are_plain(params):
-        return []
-    return [m for m in model.modules() if hasattr(m, "reshard")]
 
 
 class Buffers:

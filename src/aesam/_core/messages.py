@@ -1,7 +1,6 @@
 """What users are told: errors of several lines, and whose line of code a warning points at."""
 
 import sys
-from typing import Any
 
 NOTHING_DECIDED = """\
 step() has nothing to apply: no closure was given and nothing was decided since the last step. Use
@@ -42,19 +41,6 @@ disagree would wait for each other for ever. Decide after a backward() that sync
 CHANGED_GRADIENTS = """\
 the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
 second pass, on the final direction."""
-
-
-def scaler_above() -> Any:
-    """The enabled GradScaler whose ``step`` is calling us, or None."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    for _ in range(6):
-        if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
-            scaler = frame.f_locals.get("self")
-            return scaler if scaler is not None and scaler.is_enabled() else None
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return None
 
 
 def frames_to_user() -> int:

@@ -1,78 +1,185 @@
-"""One step of the five parts together: decide, make ``d`` of one gradient or of two, apply."""
+"""A step as a transaction: what it may change, how it is decided, made of the parts and committed.
+
+The order of a step is in :mod:`aesam.optimizer`; here is what each call of it does.
+"""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from aesam._core import messages, tensors
+from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
-from aesam._core.ledger import Committed, Ledger, Pending, SecondPass, StepRecord
 from aesam._core.tensors import Workspace
-from aesam.parts.ascents import Ascent
-from aesam.parts.between import Between
-from aesam.parts.combine import Combine
-from aesam.parts.part import Gradient, Memory, MemoryPart, Part, gradients_of
+from aesam.parts.part import Gradient, Memory, Part
 from aesam.parts.policies import Decision, Observation, Policy
-from aesam.parts.samples import Samples
+
+_NO_MEMORY = Memory()
+
+
+# What a step may change ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Parts:
-    """One answer to each question of a step; none of them knows of the others."""
+class StepRecord:
+    """What the last finished step saw and did.
 
-    policy: Policy
-    ascent: Ascent
-    samples: Samples
-    between: Between
-    combine: Combine
+    Args:
+        index: of the step, from 0.
+        used_sam: whether it took a second gradient.
+        squared_norm: ``‖g‖²`` at ``w``.
+        mean: μ_t (Eq. 4), None where the policy has none; the same for the next two.
+        std: σ_t (Eq. 5).
+        threshold: μ_t + c_t σ_t.
 
-    @cached_property
-    def by_name(self) -> dict[str, Part]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+    >>> StepRecord(index=0, used_sam=True, squared_norm=4.0).threshold is None
+    True
+    """
 
-    @property
-    def with_memory(self) -> dict[str, MemoryPart]:
-        return {n: part for n, part in self.by_name.items() if isinstance(part, MemoryPart)}
-
-    @property
-    def method(self) -> str:
-        """The method's name in checkpoints: the classes of its parts."""
-        return "/".join(type(part).__name__ for part in self.by_name.values())
-
-    @cached_property
-    def keep_first_gradient(self) -> bool:
-        return any(part.needs_first_gradient for part in self.with_memory.values())
-
-    @cached_property
-    def observers(self) -> dict[str, MemoryPart]:
-        return {n: p for n, p in self.with_memory.items() if _defines(p, MemoryPart, "observe")}
-
-    @cached_property
-    def learners(self) -> dict[str, MemoryPart]:
-        return {n: p for n, p in self.with_memory.items() if _defines(p, MemoryPart, "learn")}
-
-    @cached_property
-    def replays(self) -> bool:
-        """Whether the random state before the first pass may be needed again."""
-        return not self.policy.never_fires or self.move_before_pass
-
-    @cached_property
-    def move_before_pass(self) -> bool:
-        return any(_defines(part, Part, "before_pass") for part in self.by_name.values())
-
-    @cached_property
-    def after_base_step(self) -> dict[str, Part]:
-        return {n: p for n, p in self.by_name.items() if _defines(p, Part, "after_base_step")}
+    index: int
+    used_sam: bool
+    squared_norm: float
+    mean: float | None = None
+    std: float | None = None
+    threshold: float | None = None
 
 
-def _defines(part: Part, base: type[Part], method: str) -> bool:
-    """Whether the part has a method of its own where the base does nothing."""
-    return getattr(type(part), method) is not getattr(base, method)
+@dataclass(frozen=True)
+class Committed:
+    """Everything that a step changes: replaced as a whole, or not at all.
+
+    ``memories`` are those of the parts that remember anything, by the part's question.
+    """
+
+    policy: Mapping[str, float]
+    generators: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    memories: Mapping[str, Memory] = field(default_factory=dict[str, Memory])
+    step: int = 0
+    sam_steps: int = 0
+
+    def memory(self, name: str) -> Memory:
+        return self.memories.get(name, _NO_MEMORY)
+
+
+@dataclass(frozen=True)
+class SecondPass:
+    """What a second pass that was decided needs."""
+
+    gradient: Gradient
+    versions: list[int]
+    random: RandomState | None
+    losses: Tensor | None
+
+
+@dataclass
+class Pending:
+    """A step that was decided and not yet taken.
+
+    ``after`` is what taking it commits; it is None where a gradient is not finite. ``released`` are
+    the tensors of memories that it replaces, which then go back to the workspace.
+    """
+
+    after: Committed | None
+    record: StepRecord | None = None
+    generators: Mapping[str, torch.Generator] = field(default_factory=dict[str, torch.Generator])
+    ahead: SecondPass | None = None
+    norm_at_ascent: Tensor | None = None
+    norm_of_second: float = 0.0
+    carried: Any = None
+    scale: float = 1.0
+    released: list[dict[Tensor, Tensor]] = field(default_factory=list[dict[Tensor, Tensor]])
+
+
+class Ledger:
+    """The one mutable object of an optimizer, changed in place only.
+
+    Wrappers that subclass the optimizer at run time share it by reference.
+    """
+
+    def __init__(self, committed: Committed) -> None:
+        self.committed = committed
+        self.skipped = 0
+        self.last_step: StepRecord | None = None
+        self.warned: set[str] = set()
+        self._begin_idle()
+
+    def _begin_idle(self) -> None:
+        self.pending: Pending | None = None
+        self.random: RandomState | None = None
+        self.workspace = Workspace()
+        self.block: str | None = None  # the `with` block that we are in
+        self._displaced: Displacement | None = None
+
+    def begin(self, call: str) -> None:
+        """Begin anew: a pending step is discarded; refused inside a pass."""
+        self.ready_for(call)
+        self.discard()
+
+    def ready_for(self, call: str) -> None:
+        """Refuse ``call`` inside a pass; bring weights home that an interrupt left behind."""
+        if self.block is not None:
+            raise RuntimeError(f"{call} inside `with {self.block}`: leave that block first")
+        if self._displaced is not None:
+            self._bring_home(self._displaced)
+
+    @contextmanager
+    def inside(self, block: str, displacement: Displacement | None) -> Generator[None]:
+        """Weights displaced inside; back to the bit outside, whatever happened."""
+        self.block, self._displaced = block, displacement
+        try:
+            if displacement is not None:
+                displacement.move()
+            yield
+        finally:
+            self.block = None
+            if displacement is not None:
+                self._bring_home(displacement)
+
+    def _bring_home(self, displacement: Displacement) -> None:
+        displacement.restore()
+        self._displaced = None
+
+    def discard(self) -> None:
+        """Drop the pending step, if any: it counts as skipped and leaves no other trace."""
+        if self.pending is not None:
+            self.pending = None
+            self.skipped += 1
+
+    def commit(self, after: Committed, pending: Pending) -> None:
+        for tensors_of in pending.released:
+            self.workspace.give(list(tensors_of), list(tensors_of.values()))
+        self.committed, self.last_step = after, pending.record
+
+    def continue_from(self, committed: Committed, skipped: int) -> None:
+        """Go on from a checkpoint; a step under way is forgotten."""
+        self.committed, self.skipped = committed, skipped
+        self.last_step = self.pending = self.random = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.ready_for("copying or pickling the optimizer")
+        kept = ("committed", "skipped", "last_step", "warned")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin_idle()
+
+
+def start(policy_state: Mapping[str, float], parts: Mapping[str, Part]) -> Committed:
+    """What holds before the first step; each part with a seed gets a generator of its own."""
+    seeds = {name: getattr(part, "seed", None) for name, part in parts.items()}
+    generators = {
+        name: torch.Generator().manual_seed(seed).get_state()
+        for name, seed in seeds.items()
+        if seed is not None
+    }
+    return Committed(policy=policy_state, generators=generators)
 
 
 # Decide ------------------------------------------------------------------------------------
@@ -88,8 +195,10 @@ def decide(
 ) -> tuple[Pending, Decision]:
     """Ask the policy, and say what taking the step would commit."""
     drawn = _generators_at(done)
-    now = Observation(done.step, measured.squared_norm, drawn.get("policy"), loss)
-    decision, policy_state = _answer(parts.policy, parts.policy.decide(now, dict(done.policy)))
+    squared_norm = measured.squared_norm
+    now = Observation(done.step, squared_norm, drawn.get("policy"), loss)
+    answer = parts.policy.decide(now, dict(done.policy))
+    decision, policy_state = _checked(parts.policy, answer, done.policy)
     use_sam = bool(decision.use_sam)
     seen = {n: part.observe(measured, done.memory(n)) for n, part in parts.observers.items()}
     after = Committed(
@@ -99,14 +208,8 @@ def decide(
         step=done.step + 1,
         sam_steps=done.sam_steps + use_sam,
     )
-    record = StepRecord(
-        done.step,
-        use_sam,
-        measured.squared_norm,
-        decision.mean,
-        decision.std,
-        decision.threshold,
-    )
+    why = (decision.mean, decision.std, decision.threshold)
+    record = StepRecord(done.step, use_sam, squared_norm, *why)
     pending = Pending(after, record, drawn, scale=measured.scale)
     if use_sam:
         pending.ahead = SecondPass(measured, versions_of(measured), random, losses)
@@ -122,15 +225,15 @@ def _generators_at(done: Committed) -> dict[str, torch.Generator]:
     return drawn
 
 
-def _answer(policy: Policy, answer: Any) -> tuple[Decision, dict[str, float]]:
+def _checked(
+    policy: Policy, answer: Any, before: Mapping[str, float]
+) -> tuple[Decision, dict[str, float]]:
     """What ``decide`` returned, if it is what can be acted on and saved."""
     name = type(policy).__name__
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Decision)):  # pyright: ignore
         raise TypeError(f"{name}.decide must return (Decision(...), state), got {answer!r}")
     decision, state = cast(tuple[Decision, dict[str, float]], answer)
-    if not state and type(policy).start is Policy.start:
-        return decision, state
-    if state.keys() != policy.start().keys() or not all(map(_is_number, state.values())):
+    if state.keys() != before.keys() or not all(map(_is_number, state.values())):
         raise TypeError(
             f"{name}.decide must return a state of finite numbers under the keys of start(), "
             f"{sorted(policy.start())}, got {state!r}"
@@ -229,10 +332,15 @@ def _keep_first(parts: Parts, first: Gradient, workspace: Workspace) -> Gradient
 
 
 def finish_second_pass(
-    parts: Parts, ledger: Ledger, pending: Pending, first: Gradient, params: list[Tensor]
+    parts: Parts,
+    ledger: Ledger,
+    pending: Pending,
+    first: Gradient,
+    params: list[Tensor],
+    second: list[Tensor],
 ) -> None:
     """Make ``d`` of both gradients, in place; one transfer to the host says if it is finite."""
-    second, done = gradients_of(params), ledger.committed
+    done = ledger.committed
     before = {name: done.memory(name) for name in parts.learners}
     learned = {
         name: part.learn(first, params, second, before[name], ledger.workspace)
@@ -254,10 +362,10 @@ def finish_second_pass(
         ledger.workspace.give(first.params, first.values)
 
 
-def _let_go(before: Memory, after: Memory) -> Memory:
-    """What of a memory is not kept on."""
+def _let_go(before: Memory, after: Memory) -> dict[Tensor, Tensor]:
+    """The tensors of a memory that are not kept on."""
     kept = set(map(id, after.tensors.values()))
-    return Memory({}, {p: t for p, t in before.tensors.items() if id(t) not in kept})
+    return {p: t for p, t in before.tensors.items() if id(t) not in kept}
 
 
 def _fetch(
@@ -292,17 +400,30 @@ def _refuse_other_scale(norm_at_ascent: float, first: Gradient) -> None:
 # The end of a step ---------------------------------------------------------------------------
 
 
-def check_unscaled(pending: Pending, groups: list[dict[str, Any]]) -> None:
+def check_unscaled(pending: Pending, base: torch.optim.Optimizer) -> None:
     """What the base is about to apply must be unscaled, once, after the second pass."""
     if pending.scale == 1.0:
-        scaler = messages.scaler_above()
+        scaler = scaler_above()
         if scaler is not None and scaler.get_scale() != 1.0:
             raise RuntimeError(messages.SCALE_NOT_GIVEN)
     elif pending.norm_of_second > 0.0 and pending.scale >= 4.0:
-        params = dict.fromkeys(p for group in groups for p in group["params"])
-        now = tensors.norm_on_host(gradients_of(params))
+        params = dict.fromkeys(p for group in base.param_groups for p in group["params"])
+        now = tensors.norm_on_host([p.grad for p in params if p.grad is not None])
         if now > pending.norm_of_second / 2.0:
             raise RuntimeError(messages.STILL_SCALED)
+
+
+def scaler_above() -> Any:
+    """The enabled GradScaler whose ``step`` is calling us, or None."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    for _ in range(6):
+        if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
+            scaler = frame.f_locals.get("self")
+            return scaler if scaler is not None and scaler.is_enabled() else None
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None
 
 
 def end_of(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:

@@ -88,7 +88,7 @@ def scale(targets: Sequence[Tensor], factor: float | Tensor) -> None:
 
 
 class Workspace:
-    """Buffers kept between steps, since fresh memory costs several times the work done in it.
+    """Buffers kept between steps, since a fresh one costs several times the work done in it.
 
     Whoever takes buffers owns them until they are given back; their content is arbitrary.
     """
@@ -275,13 +275,13 @@ def _power_norms(
 ) -> Tensor:
     """``(Σ |x|^order)^(1/order)`` of each tensor over all of its shards, as one vector."""
     plain = [t.coalesce().values() if t.is_sparse else t for t in local(tensors)]
-    parts = _alike(plain, _DTYPE_AND_DEVICE)
-    if len(parts) == 1:
+    kinds = _alike(plain, _DTYPE_AND_DEVICE)
+    if len(kinds) == 1:
         vector = _norms_alike(plain, order, wide)
     else:
         home = plain[0].device
         vector = torch.empty(len(plain), dtype=_widest(home), device=home)
-        for rows in parts:
+        for rows in kinds:
             vector[rows] = _norms_alike([plain[i] for i in rows], order, wide).to(vector)
     return _over_shards(vector, shards_of or tensors, order)
 
@@ -322,13 +322,13 @@ def _sharding(tensor: Tensor) -> object:
 
 
 def _alike(tensors: Sequence[Tensor], kind: Callable[[Tensor], object]) -> list[list[int]]:
-    """The indices of the tensors, split by ``kind``; one part where all are of one kind."""
+    """The indices of the tensors, split by ``kind``; one list where all are of one kind."""
     if len(set(map(kind, tensors))) == 1:
         return [list(range(len(tensors)))]
-    parts: dict[object, list[int]] = {}
+    kinds: dict[object, list[int]] = {}
     for i, tensor in enumerate(tensors):
-        parts.setdefault(kind(tensor), []).append(i)
-    return list(parts.values())
+        kinds.setdefault(kind(tensor), []).append(i)
+    return list(kinds.values())
 
 
 def _real(tensors: Sequence[Tensor]) -> list[Tensor]:

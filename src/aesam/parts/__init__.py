@@ -4,13 +4,29 @@ When to take the second gradient (:mod:`~aesam.parts.policies`), where
 (:mod:`~aesam.parts.ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step without one
 does (:mod:`~aesam.parts.between`) and how two gradients become one
 (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to compare with.
+
+Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
+:class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
+parameters too, and ``checks`` of what its constructor is given.
 """
 
+from aesam._core import checks
 from aesam.parts import ascents, between, combine, controls, policies, samples
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
 from aesam.parts.combine import Combine
-from aesam.parts.part import Direction, Gradient, Memory, Part, global_norm, radius
+from aesam.parts.part import (
+    Direction,
+    Draws,
+    Gradient,
+    Memory,
+    MemoryPart,
+    Part,
+    Tensors,
+    Workspace,
+    global_norm,
+    radius,
+)
 from aesam.parts.policies import Decision, Observation, Policy
 from aesam.parts.samples import Samples
 
@@ -20,14 +36,19 @@ __all__ = [
     "Combine",
     "Decision",
     "Direction",
+    "Draws",
     "Gradient",
     "Memory",
+    "MemoryPart",
     "Observation",
     "Part",
     "Policy",
     "Samples",
+    "Tensors",
+    "Workspace",
     "ascents",
     "between",
+    "checks",
     "combine",
     "controls",
     "global_norm",

@@ -10,7 +10,7 @@ import torch
 
 from aesam._core import checks
 from aesam._core.tensors import to_host
-from aesam.parts.part import Direction, Gradient, Memory, MemoryPart
+from aesam.parts.part import Direction, Draws, Gradient, Memory, MemoryPart
 
 
 class Ascent(MemoryPart):
@@ -30,9 +30,7 @@ class Ascent(MemoryPart):
         """Whether ``gradient.norms`` is looked at."""
         return False
 
-    def direction(
-        self, gradient: Gradient, memory: Memory, generator: torch.Generator | None
-    ) -> Direction:
+    def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         """Where to go, from the memory of before this step.
 
         ``gradient.values`` may be overwritten: they are cleared before the second pass.
@@ -49,9 +47,7 @@ class AlongGradient(Ascent):
     [0.01]
     """
 
-    def direction(
-        self, gradient: Gradient, memory: Memory, generator: torch.Generator | None
-    ) -> Direction:
+    def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         return _along(gradient)
 
 
@@ -62,8 +58,8 @@ class RandomSubset(Ascent):
     The norm is over the tensors that take part, one draw a step from a generator of its own.
 
     Args:
-        beta: probability ``β`` of each tensor to take part, above 0 and at most 1.
-        seed: of the draws, a whole number from 0; checkpoints keep where they are.
+        beta: probability ``β`` of each tensor to take part, above 0 and at most 1; 0.6 by default.
+        seed: of the draws, a whole number from 0, the default; checkpoints keep where they are.
 
     >>> draw = torch.Generator().manual_seed(0)
     >>> g = Gradient([torch.zeros(1)] * 2, [torch.ones(1)] * 2, [0.05] * 2, 2**0.5)
@@ -81,14 +77,12 @@ class RandomSubset(Ascent):
     def needs_norm_of_each(self) -> bool:
         return self.beta < 1.0
 
-    def direction(
-        self, gradient: Gradient, memory: Memory, generator: torch.Generator | None
-    ) -> Direction:
+    def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         count = len(gradient.values)
         draws = to_host(torch.rand(count, generator=generator, dtype=torch.float64))
         chosen = [i for i, draw in enumerate(draws) if draw < self.beta]
-        part = gradient if len(chosen) == count else gradient.part(chosen)
-        return _along(part, gain=1.0 / self.beta)
+        drawn = gradient if len(chosen) == count else gradient.over(chosen)
+        return _along(drawn, gain=1.0 / self.beta)
 
 
 def _along(gradient: Gradient, gain: float = 1.0) -> Direction:

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from aesam._core import checks, tensors
 from aesam._core.tensors import Workspace
-from aesam.parts.part import Gradient, Memory, MemoryPart
+from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
 
 
 class Between(MemoryPart):
@@ -23,7 +22,7 @@ class Between(MemoryPart):
     tensor([0.5000, 0.5000])
     """
 
-    def adjust(self, gradient: Gradient, memory: Memory, generator: torch.Generator | None) -> None:
+    def adjust(self, gradient: Gradient, memory: Memory, generator: Draws) -> None:
         """Turn ``gradient.values`` (the tensors in ``p.grad``) into ``d``, in place."""
 
 
@@ -40,14 +39,15 @@ class Plain(Between):
 
 @dataclass(frozen=True)
 class Reuse(Between):
-    """LookSAM's: the part of the last ``g_s`` that is orthogonal to its ``g`` is used again.
+    """LookSAM's: what of the last ``g_s`` is orthogonal to its ``g`` is used again.
 
     A step with a second gradient keeps ``g_v = g_s − (g·g_s / ‖g‖²) g`` (Algorithm 1, line 8); one
     without moves along ``d = g + α (‖g‖ / ‖g_v‖) g_v`` (line 11). All products are global. Before
     there is a ``g_v``, or when nothing but rounding is left of it, ``d = g``.
 
     Args:
-        alpha: weight ``α`` of the reused direction, any finite number; 0 is the plain step.
+        alpha: weight ``α`` of the reused direction, any finite number, 0.5 by default; 0 is the
+            plain step.
 
     >>> w, g, g_v = torch.zeros(2), torch.tensor([3.0, 0.0]), torch.tensor([0.0, 5.0])
     >>> kept = Memory({"norm": 5.0}, {w: g_v})
@@ -66,8 +66,8 @@ class Reuse(Between):
     def learn(
         self,
         first: Gradient,
-        params: list[Tensor],
-        second: list[Tensor],
+        params: Tensors,
+        second: Tensors,
         memory: Memory,
         workspace: Workspace,
     ) -> Memory:
@@ -89,7 +89,7 @@ class Reuse(Between):
         kept = torch.where(usable, norm, torch.zeros_like(norm))
         return Memory({"norm": kept}, dict(zip(owners, g_v, strict=True)))
 
-    def adjust(self, gradient: Gradient, memory: Memory, generator: torch.Generator | None) -> None:
+    def adjust(self, gradient: Gradient, memory: Memory, generator: Draws) -> None:
         norm = memory.number("norm")
         if norm == 0.0:
             return
@@ -99,9 +99,7 @@ class Reuse(Between):
         tensors.add([gradient.values[i] for i in rows], kept, factor)
 
 
-def _aligned(
-    first: Gradient, params: list[Tensor], second: list[Tensor]
-) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+def _aligned(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:
     """The parameters, and both gradients over them; a tensor that one of them lacks is zero."""
     if list(map(id, first.params)) == list(map(id, params)):
         return params, first.values, second

@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from aesam._core import checks, tensors
-from aesam.parts.part import Gradient, Memory, MemoryPart
+from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
 
 
 class Combine(MemoryPart):
     """Base of all combinations: override :meth:`combine`.
 
+    >>> import torch
     >>> class Halved(Combine):
     ...     def combine(self, first, params, second, memory, generator):
     ...         for g_s in second:
@@ -24,12 +22,7 @@ class Combine(MemoryPart):
     """
 
     def combine(
-        self,
-        first: Gradient,
-        params: list[Tensor],
-        second: list[Tensor],
-        memory: Memory,
-        generator: torch.Generator | None,
+        self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> Any:
         """Turn ``second`` (the tensors in ``p.grad``) into ``d``, in place.
 
@@ -50,12 +43,7 @@ class Replace(Combine):
     """
 
     def combine(
-        self,
-        first: Gradient,
-        params: list[Tensor],
-        second: list[Tensor],
-        memory: Memory,
-        generator: torch.Generator | None,
+        self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
         return None
 
@@ -67,8 +55,10 @@ class Mix(Combine):
     A tensor without a second gradient has none in ``d``; one without a first counts it as zero.
 
     Args:
-        alpha: weight ``α`` of the second gradient, any finite number; 1 is :class:`Replace`.
+        alpha: weight ``α`` of the second gradient, any finite number, 0.8 by default; 1 is
+            :class:`Replace`.
 
+    >>> import torch
     >>> w, g, g_s = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     >>> first = Gradient([w], [g], radii=[0.05], norm=1.0)
     >>> Mix(alpha=0.8).combine(first, [w], [g_s], Memory(), None)
@@ -83,12 +73,7 @@ class Mix(Combine):
         self._keep(alpha=checks.finite("alpha", self.alpha))
 
     def combine(
-        self,
-        first: Gradient,
-        params: list[Tensor],
-        second: list[Tensor],
-        memory: Memory,
-        generator: torch.Generator | None,
+        self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
         tensors.scale(second, self.alpha)
         known = dict(zip(map(id, first.params), first.values, strict=True))

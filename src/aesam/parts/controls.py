@@ -20,9 +20,12 @@ class MatchedRate(Adaptive):
     are drawn instead of chosen.
 
     Args:
-        lambda1: as for the adaptive policy, and so are ``lambda2``, ``delta``, ``total_steps`` and
-            ``initial_variance``.
-        seed: of the draws, a whole number from 0; checkpoints keep where they are.
+        lambda1: ``λ1`` of the adaptive policy that it is matched to; -1 by default.
+        lambda2: ``λ2`` of that policy, at least ``lambda1``; 1 by default.
+        delta: ``δ`` of that policy, above 0 and below 1; has no influence on the rate.
+        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        initial_variance: ``σ²₋₁`` of that policy, above 0; has no influence on the rate either.
+        seed: of the draws, a whole number from 0, the default; checkpoints keep where they are.
 
     >>> MatchedRate(total_steps=10).rate(5)
     0.5
@@ -54,8 +57,11 @@ class Inverted(Adaptive):
     is the same at every time of training.
 
     Args:
-        lambda1: as for the adaptive policy, and so are ``lambda2``, ``delta``, ``total_steps`` and
-            ``initial_variance``.
+        lambda1: factor ``λ1`` below the mean at the end, at most ``lambda2``; -1 by default.
+        lambda2: factor ``λ2`` below the mean at the start; 1 by default.
+        delta: forgetting rate ``δ`` of mean and variance, above 0 and below 1; 0.9 by default.
+        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        initial_variance: ``σ²`` before the first step, above 0; ``e⁻¹⁰`` by default.
 
     >>> policy = Inverted(total_steps=100)
     >>> policy.decide(Observation(step=0, squared_norm=4.0), policy.start())[0].use_sam
@@ -76,7 +82,7 @@ class Late(Policy):
     """No second gradient at first, then one on every step, from the share ``after`` of training.
 
     Args:
-        after: share of the training without second gradients, from 0 to 1.
+        after: share of the training without second gradients, from 0 to 1; 0.75 by default.
         total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
 
     >>> late = Late(after=0.75, total_steps=8)

@@ -11,26 +11,32 @@ from torch import Tensor
 from aesam._core import checks, tensors
 from aesam._core.tensors import Workspace
 
+#: One tensor for each parameter, in the parameters' order.
+Tensors = list[Tensor]
+
+#: What a part draws random numbers from: the generator of its ``seed``, None where it has none.
+Draws = torch.Generator | None
+
 
 @dataclass(frozen=True)
 class Gradient:
     """The gradient ``g`` over all parameters that have one, measured once.
 
     Args:
-        params: the parameters.
-        values: the tensors in ``p.grad``, which carry the factor ``scale``.
-        radii: ``ρ`` of each tensor's group, negative where the group maximises.
-        norm: ``‖g‖`` of the true gradient, over all of them.
-        scale: of a loss scaler.
-        norms: of each tensor, where an ascent asks for it.
+        params: the parameters that have a gradient, each once.
+        values: the tensors in their ``p.grad``, which carry the factor ``scale``.
+        radii: ``ρ`` of each one's group, negative where the group maximises.
+        norm: ``‖g‖`` of the true gradient, over all tensors, without ``scale``.
+        scale: the factor of a loss scaler, above 0; 1 by default.
+        norms: the norm of each tensor without ``scale``, where an ascent asks for them; else empty.
 
     >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], radii=[0.05], norm=5.0)
     >>> g.squared_norm
     25.0
     """
 
-    params: list[Tensor]
-    values: list[Tensor]
+    params: Tensors
+    values: Tensors
     radii: list[float]
     norm: float
     scale: float = 1.0
@@ -46,7 +52,7 @@ class Gradient:
         """Whether no tensor has an infinity or a NaN."""
         return math.isfinite(self.squared_norm)
 
-    def part(self, chosen: Sequence[int]) -> "Gradient":
+    def over(self, chosen: Sequence[int]) -> "Gradient":
         """The gradient over the tensors with these indices only; needs ``norms``."""
         norms = [self.norms[i] for i in chosen]
         return Gradient(
@@ -58,7 +64,7 @@ class Gradient:
             norms=norms,
         )
 
-    def with_values(self, values: list[Tensor]) -> "Gradient":
+    def with_values(self, values: Tensors) -> "Gradient":
         """The same measures with other tensors, copies for instance."""
         return replace(self, values=values)
 
@@ -69,18 +75,18 @@ class Direction:
 
     Args:
         params: the parameters to move.
-        vectors: where to, a tensor for each.
-        radii: ``ρ`` of each, as :class:`Gradient` has it.
-        length: of all vectors together, loss scale included, so that normalising cancels it.
-        scale: stands in the place of ``length`` without normalisation.
-        gain: a factor on the whole.
+        vectors: which way, a tensor for each of them.
+        radii: how far, ``ρ`` of each one's group.
+        length: what normalising divides by, measured like ``vectors``, loss scale included.
+        scale: what stands in its place without normalising, above 0; 1 by default.
+        gain: a factor on all of it; 1 by default.
 
     >>> Direction([torch.zeros(1)], [torch.ones(1)], [0.05], length=2.0).factors(normalize=True)
     [0.025]
     """
 
-    params: list[Tensor]
-    vectors: list[Tensor]
+    params: Tensors
+    vectors: Tensors
     radii: list[float]
     length: float
     scale: float = 1.0
@@ -98,12 +104,11 @@ class Direction:
 class Memory:
     """What a part keeps from step to step: numbers, and at most one tensor per parameter.
 
-    :meth:`MemoryPart.learn` may leave numbers on the device, as tensors without a dimension: they
-    are fetched together with everything else that the host waits for.
-
     Args:
-        values: numbers, under the names of :attr:`MemoryPart.remembers`.
-        tensors: by parameter.
+        values: the numbers by name, those of :attr:`MemoryPart.remembers`; none by default.
+            :meth:`MemoryPart.learn` may leave them on the device, as tensors without a dimension:
+            they are fetched together with everything else that the host waits for.
+        tensors: a tensor by its parameter; none by default.
 
     >>> Memory({"norm": 2.0}).tensors
     {}
@@ -151,11 +156,11 @@ class MemoryPart(Part):
     every step, and by :meth:`learn` on a step with a second gradient.
     """
 
+    #: Names of the numbers in this part's :class:`Memory`, for checking a checkpoint.
     remembers: tuple[str, ...] = ()
-    """Names of the numbers in this part's :class:`Memory`, for checking a checkpoint."""
 
+    #: Whether a copy of the first gradient must be kept through the second pass.
     needs_first_gradient = False
-    """Whether a copy of the first gradient must be kept through the second pass."""
 
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         """Called on every step, fired or not: the memory after this gradient."""
@@ -164,8 +169,8 @@ class MemoryPart(Part):
     def learn(
         self,
         first: Gradient,
-        params: list[Tensor],
-        second: list[Tensor],
+        params: Tensors,
+        second: Tensors,
         memory: Memory,
         workspace: Workspace,
     ) -> Memory:
@@ -187,17 +192,18 @@ def read(
 
     ``each`` also measures every tensor on its own, and ``loss`` comes along in the same transfer.
     """
-    params, radii = with_gradient(groups, rho)
-    values = gradients_of(params)
+    params, values, radii = with_gradient(groups, rho)
     norm, norms, numbers = tensors.measure(values, each, [] if loss is None else [loss])
     of_each = [n / scale for n in norms]
     measured = Gradient(params, values, radii, norm / scale, scale, of_each)
     return measured, numbers[0] if numbers else None
 
 
-def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> tuple[list[Tensor], list[float]]:
-    """The parameters that have a gradient, each once, and the radius of each."""
-    params: list[Tensor] = []
+def with_gradient(
+    groups: Iterable[dict[str, Any]], rho: float
+) -> tuple[Tensors, Tensors, list[float]]:
+    """The parameters that have a gradient, each once, those gradients, and the radius of each."""
+    params: Tensors = []
     radii: list[float] = []
     for group in groups:
         present = [p for p in group["params"] if p.grad is not None]
@@ -206,21 +212,19 @@ def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> tuple[list[Te
     if len(set(map(id, params))) < len(params):
         once = {id(p): i for i, p in reversed(list(enumerate(params)))}
         kept = sorted(once.values())
-        return [params[i] for i in kept], [radii[i] for i in kept]
-    return params, radii
-
-
-def gradients_of(params: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors in ``p.grad``."""
-    return [p.grad for p in params if p.grad is not None]
+        params, radii = [params[i] for i in kept], [radii[i] for i in kept]
+    return params, [p.grad for p in params if p.grad is not None], radii
 
 
 def radius(group: dict[str, Any], rho: float) -> float:
     """The group's ``ρ``: its own if it has one, signed so that it always makes the loss worse.
 
     Args:
-        group: of the optimizer's ``param_groups``.
-        rho: for groups without one.
+        group: a parameter group; with ``maximize`` the radius is negative.
+        rho: the radius of groups without one, 0 or more.
+
+    >>> radius({"maximize": True}, rho=0.05)
+    -0.05
     """
     own = checks.at_least_zero("rho of a parameter group", group.get("rho", rho))
     return -own if group.get("maximize", False) else own
@@ -230,7 +234,7 @@ def global_norm(vectors: Sequence[Tensor]) -> float:
     """The Euclidean norm of all tensors together, over all shards and processes of FSDP2.
 
     Args:
-        vectors: the tensors, of any shapes.
+        vectors: tensors of any dtypes, devices and shapes; sparse ones and DTensors are welcome.
 
     >>> global_norm([torch.tensor([3.0]), torch.tensor([4.0])])
     5.0

@@ -23,21 +23,21 @@ import torch
 
 from aesam._core import checks
 from aesam._core.tensors import to_host
-from aesam.parts.part import Part
+from aesam.parts.part import Draws, Part
 
 State = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a policy may look at.
+    """What a policy may look at: the step's index ``t``, ``‖g‖²``, its generator and the loss.
 
     Args:
-        step: the index ``t`` of the step, from 0.
-        squared_norm: ``‖g‖²`` of the true gradient.
-        generator: for policies with a ``seed``.
-        loss: at ``w``, for policies that ask for it (:attr:`Policy.looks_at_loss`): the mean over
-            all processes, so that they never disagree. None where the caller has none.
+        step: the index ``t`` of this step, from 0.
+        squared_norm: ``‖g‖²`` of the gradient at ``w``, over all parameters; finite.
+        generator: to draw from, for policies with a ``seed``; None for others.
+        loss: the loss at ``w``, for policies that ask for it (:attr:`Policy.looks_at_loss`): the
+            mean over all processes, so that they never disagree. None where the caller has none.
 
     >>> Observation(step=3, squared_norm=0.25).loss is None
     True
@@ -45,7 +45,7 @@ class Observation:
 
     step: int
     squared_norm: float
-    generator: torch.Generator | None = None
+    generator: Draws = None
     loss: float | None = None
 
 
@@ -54,11 +54,11 @@ class Decision:
     """Take the second gradient or not, and why.
 
     Args:
-        use_sam: take it.
-        mean: ``μ_t``, if the policy has one; shown in ``last_step``, as are the next two.
+        use_sam: whether this step takes a second gradient.
+        mean: ``μ_t``, None where the policy has none; the same for the next two.
         std: ``σ_t``.
         threshold: what ``‖g‖²`` was held against.
-        notice: a sentence for the user, shown once as a warning.
+        notice: a sentence for the user, shown once as a warning; None where there is none.
 
     >>> Decision(True).use_sam
     True
@@ -81,11 +81,11 @@ class Policy(Part):
     True
     """
 
+    #: Whether a second pass can be ruled out from the start, which saves preparing for one.
     never_fires = False
-    """Whether a second pass can be ruled out from the start, which saves preparing for one."""
 
+    #: Whether :attr:`Observation.loss` is wanted.
     looks_at_loss = False
-    """Whether :attr:`Observation.loss` is wanted."""
 
     def start(self) -> State:
         """The state before the first step."""
@@ -127,8 +127,8 @@ class Bernoulli(Policy):
     """SS-SAM: each step takes it with probability ``p``, drawn from a generator of its own.
 
     Args:
-        p: probability of a second gradient, from 0 to 1.
-        seed: of the draws, a whole number from 0; checkpoints keep where they are.
+        p: probability of a second gradient, from 0 to 1; 0.5 by default.
+        seed: of the draws, a whole number from 0, the default; checkpoints keep where they are.
 
     >>> now = Observation(0, 1.0, torch.Generator().manual_seed(0))
     >>> Bernoulli(p=1.0, seed=0).decide(now, {})[0].use_sam
@@ -151,7 +151,7 @@ class Periodic(Policy):
     """LookSAM's: every ``k``-th step, starting at t = 0.
 
     Args:
-        k: steps from one second gradient to the next, a whole number from 1.
+        k: steps from one second gradient to the next, a whole number from 1; 5 by default.
 
     >>> [Periodic(3).decide(Observation(t, 1.0), {})[0].use_sam for t in range(4)]
     [True, False, False, True]
@@ -183,11 +183,12 @@ class Adaptive(Policy):
     cannot exceed ``1/√(1−δ)`` by much (3.2 for δ = 0.9), so a larger ``c_t`` never fires.
 
     Args:
-        lambda1: threshold factor ``λ1`` at the end of training, at most ``lambda2``.
-        lambda2: threshold factor ``λ2`` at its start.
-        delta: forgetting rate ``δ`` of the running mean and variance, between 0 and 1.
+        lambda1: threshold factor ``λ1`` at the end of training, at most ``lambda2``; -1 by default.
+        lambda2: threshold factor ``λ2`` at its start, at least ``lambda1``; 1 by default.
+        delta: forgetting rate ``δ`` of the running mean and variance, above 0 and below 1; 0.9 by
+            default.
         total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
-        initial_variance: ``σ²`` before the first step, above 0.
+        initial_variance: ``σ²`` before the first step, above 0; ``e⁻¹⁰`` by default.
 
     >>> policy = Adaptive(total_steps=100)
     >>> decision, state = policy.decide(Observation(step=0, squared_norm=4.0), policy.start())

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from aesam._core import checks, tensors
 from aesam.sharpness import plots, random_vectors
-from aesam.sharpness.inputs import Batches, Loss
+from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import Objective, measuring
 from aesam.sharpness.progress import Progress
 
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sharpness:
-    """By how much the loss rises within each radius.
+    """By how much the loss rises above ``loss`` within each radius.
 
     Args:
         kind: ``"average"`` or ``"worst-case"``.
-        loss: at the model's own weights.
-        radii: from small to large.
-        values: the rise above ``loss``, radius by radius.
+        loss: ``L(w)``.
+        radii: of the balls, from small to large.
+        values: the rise within each.
         standard_errors: of the values; None where nothing was drawn.
     """
 
@@ -48,14 +49,14 @@ class Sharpness:
 
 
 def average_sharpness(
-    model: nn.Module,
+    model: Module,
     loss: Loss,
     batches: Batches,
     *,
     rho: float | Sequence[float] = 0.05,
     samples: int = 20,
     seed: int = 0,
-    mode: str = "eval",
+    mode: Mode = "eval",
     progress: Progress = False,
 ) -> Sharpness:
     """``E L(w + δ) − L(w)`` for δ uniform in the l2 ball of radius ``rho``, or of several radii.
@@ -64,27 +65,25 @@ def average_sharpness(
     slope out of the noise. On a quadratic loss of n weights it is ``ρ² tr(H) / (2 (n + 2))``.
 
     Args:
-        rho: radius above 0, or several from small to large.
-        samples: how many δ are drawn, a whole number from 2.
-        seed: of the draws.
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples.
+        batches: of ``(inputs, targets)``, all samples in batches of any size.
+        rho: radius of the ball, above 0, or several from small to large; 0.05 by default.
+        samples: pairs of random points, at least 2; 20 by default.
+        seed: of the points, a whole number from 0, the default.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
 
-    >>> import torch
-    >>> model, mse = nn.Linear(1, 1, bias=False).double(), nn.functional.mse_loss
+    >>> model, mse = torch.nn.Linear(1, 1, bias=False).double(), torch.nn.functional.mse_loss
     >>> batches = [(torch.ones(1, 1).double(), torch.zeros(1, 1).double())]
     >>> found = average_sharpness(model, mse, batches, rho=0.3, samples=400)
     >>> abs(found.value - 0.3**2 / 3) < 3 * found.standard_errors[-1]
     True
     """
     radii, samples = _radii(rho), checks.whole("samples", samples, least=2)
-    generator = random_vectors.generator_of(seed)
+    generator, passes = random_vectors.generator_of(seed), 1 + 2 * samples * len(radii)
     with measuring(
-        model,
-        loss,
-        batches,
-        mode=mode,
-        progress=progress,
-        what="average sharpness",
-        passes=1 + 2 * samples * len(radii),
+        "average sharpness", model, loss, batches, mode=mode, progress=progress, passes=passes
     ) as objective:
         base = objective.value()
         rises: list[list[float]] = []
@@ -102,14 +101,14 @@ def _mean_of_both(objective: Objective, offset: Tensor) -> float:
 
 
 def worst_case_sharpness(
-    model: nn.Module,
+    model: Module,
     loss: Loss,
     batches: Batches,
     *,
-    rho: float | Sequence[float] = 0.05,
     steps: int = 20,
+    rho: float | Sequence[float] = 0.05,
     seed: int = 0,
-    mode: str = "eval",
+    mode: Mode = "eval",
     progress: Progress = False,
 ) -> Sharpness:
     """``max L(w + δ) − L(w)`` over the l2 ball of radius ``rho``, or of several radii.
@@ -120,11 +119,15 @@ def worst_case_sharpness(
     gradient over all batches.
 
     Args:
-        rho: radius above 0, or several from small to large.
-        steps: of the ascent in each radius, a whole number from 1.
-        seed: of the start where the gradient is zero and no way is up.
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples.
+        batches: of ``(inputs, targets)``, all samples in batches of any size.
+        steps: of the ascent within each radius, at least 1; 20 by default.
+        rho: radius of the ball, above 0, or several from small to large; 0.05 by default.
+        seed: of a random start where the gradient is zero, a whole number from 0, the default.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
 
-    >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.ones_(model.weight)
     >>> batches = [(torch.ones(1, 1), torch.zeros(1, 1))]
@@ -133,15 +136,9 @@ def worst_case_sharpness(
     (1.25, 3.0)
     """
     radii, steps = _radii(rho), checks.whole("steps", steps, least=1)
-    generator = random_vectors.generator_of(seed)
+    generator, passes = random_vectors.generator_of(seed), 2 + steps * len(radii)
     with measuring(
-        model,
-        loss,
-        batches,
-        mode=mode,
-        progress=progress,
-        what="worst-case sharpness",
-        passes=2 + steps * len(radii),
+        "worst-case sharpness", model, loss, batches, mode=mode, progress=progress, passes=passes
     ) as objective:
         point = _at(objective, objective.zeros())
         base, found = point.value, list[float]()

@@ -18,8 +18,8 @@ def random_direction(model: nn.Module, *, seed: int = 0) -> list[Tensor]:
     """A random filter-normalised direction, a tensor for each trainable parameter.
 
     Args:
-        model: whose filters set the lengths.
-        seed: of the draw.
+        model: whose filters give the lengths; at least one weight must have two axes or more.
+        seed: of the draws, a whole number from 0, the default.
 
     >>> model = nn.Linear(4, 3)
     >>> weight, bias = random_direction(model, seed=1)
@@ -47,7 +47,7 @@ def filter_normalized(model: nn.Module, direction: Sequence[Tensor]) -> list[Ten
     paper's figures.
 
     Args:
-        model: whose filters set the lengths.
+        model: whose filters give the lengths.
         direction: a tensor for each trainable parameter, of its shape.
 
     >>> model = nn.Linear(2, 1, bias=False)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch.nn import Module
 
 from aesam._core import tensors
 from aesam.sharpness import plots
-from aesam.sharpness.inputs import Batches, Loss
+from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring
 from aesam.sharpness.progress import Progress
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GradientNorms:
-    """``‖∇L(B; w)‖²`` of each batch B, and how many samples each has.
+    """``‖∇L(B; w)‖²`` of each batch B.
 
     Args:
-        squared_norms: ``‖∇L(B; w)‖²``, batch by batch.
-        counts: samples of each batch.
+        squared_norms: one for each batch.
+        counts: how many samples each has.
     """
 
     squared_norms: tuple[float, ...]
@@ -43,8 +43,8 @@ class GradientVariance:
     """``Var = E‖∇L(B; w)‖² − ‖∇L(D; w)‖²`` (the paper's Eq. 3) and its two parts.
 
     Args:
-        norms: of the batches.
-        full_squared_norm: ``‖∇L(D; w)‖²`` over all samples.
+        norms: of the batches' gradients, whose mean is the first part.
+        full_squared_norm: ``‖∇L(D; w)‖²`` over all samples, the second.
     """
 
     norms: GradientNorms
@@ -66,9 +66,9 @@ class FullGradient:
     """``‖∇L(D; w)‖`` over all samples, and the part of each parameter.
 
     Args:
-        norm: over all parameters.
-        names: of the parameters.
-        norms: of each parameter's part.
+        norm: of the whole gradient.
+        names: of the trainable parameters.
+        norms: the norm of each one's part.
     """
 
     norm: float
@@ -81,14 +81,16 @@ class FullGradient:
 
 
 def squared_gradient_norms(
-    model: nn.Module,
-    loss: Loss,
-    batches: Batches,
-    *,
-    mode: str = "eval",
-    progress: Progress = False,
+    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Progress = False
 ) -> GradientNorms:
     """The squared norm of the stochastic gradient of each batch.
+
+    Args:
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples.
+        batches: of ``(inputs, targets)``; each gives one norm.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -99,31 +101,36 @@ def squared_gradient_norms(
     ((4.0, 0.0), 3.0)
     """
     with measuring(
-        model, loss, batches, mode=mode, progress=progress, what="gradient norms", passes=1
+        "gradient norms", model, loss, batches, mode=mode, progress=progress, passes=1
     ) as objective:
         found = [(tensors.norm_on_host([g]) ** 2, n) for _, g, n in objective.batch_gradients()]
     return GradientNorms(tuple(x for x, _ in found), tuple(n for _, n in found))
 
 
 def gradient_variance(
-    model: nn.Module,
-    loss: Loss,
-    batches: Batches,
-    *,
-    mode: str = "eval",
-    progress: Progress = False,
+    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Progress = False
 ) -> GradientVariance:
     """The variance of stochastic gradients around the gradient over all samples (Eq. 3).
 
+    0 where all batches agree; the larger, the less one batch says about the others.
+
+    Args:
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples.
+        batches: of ``(inputs, targets)``; the variance is between them, so their size matters.
+        mode: ``"eval"`` or ``"train"``, in which each batch has its own BatchNorm statistics and
+            dropout; ``"eval"`` by default.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
+
     >>> import torch
+    >>> batches = [(torch.ones(3, 1), torch.zeros(3, 1)), (torch.ones(1, 1), torch.ones(1, 1))]
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.ones_(model.weight)
-    >>> batches = [(torch.ones(3, 1), torch.zeros(3, 1)), (torch.ones(1, 1), torch.ones(1, 1))]
     >>> gradient_variance(model, torch.nn.functional.mse_loss, batches).variance
     0.75
     """
     with measuring(
-        model, loss, batches, mode=mode, progress=progress, what="gradient variance", passes=1
+        "gradient variance", model, loss, batches, mode=mode, progress=progress, passes=1
     ) as objective:
         total, squares, counts = objective.zeros(), list[float](), list[int]()
         for _, gradient, count in objective.batch_gradients():
@@ -135,24 +142,26 @@ def gradient_variance(
 
 
 def full_gradient_norm(
-    model: nn.Module,
-    loss: Loss,
-    batches: Batches,
-    *,
-    mode: str = "eval",
-    progress: Progress = False,
+    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Progress = False
 ) -> FullGradient:
     """The norm of the gradient over all samples.
 
+    Args:
+        model: what is measured.
+        loss: of ``(outputs, targets)``, averaged over samples.
+        batches: of ``(inputs, targets)``, all samples in batches of any size.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
+
     >>> import torch
-    >>> model = torch.nn.Linear(1, 1, bias=False)
-    >>> _ = torch.nn.init.ones_(model.weight)
-    >>> batches = [(torch.ones(3, 1), torch.zeros(3, 1)), (torch.ones(1, 1), torch.ones(1, 1))]
-    >>> full_gradient_norm(model, torch.nn.functional.mse_loss, batches).norm
-    1.5
+    >>> model, mse = torch.nn.Linear(2, 1, bias=False), torch.nn.functional.mse_loss
+    >>> batches = [(torch.eye(2), torch.tensor([[3.0], [4.0]]))]
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> full_gradient_norm(model, mse, batches).norm
+    5.0
     """
     with measuring(
-        model, loss, batches, mode=mode, progress=progress, what="full gradient", passes=1
+        "full gradient", model, loss, batches, mode=mode, progress=progress, passes=1
     ) as objective:
         _, gradient = objective.value_and_gradient()
         parts = tensors.norms(objective.pieces(gradient))

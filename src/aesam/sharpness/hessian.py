@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch.nn import Module
 
 from aesam._core import checks
 from aesam.sharpness import lanczos, plots, random_vectors
-from aesam.sharpness.inputs import Batches, Loss
+from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring
 from aesam.sharpness.progress import Progress
 
@@ -24,7 +24,7 @@ class HessianEigenvalues:
 
     Args:
         values: the eigenvalues.
-        residuals: a bound on the error of each.
+        residuals: of each.
         steps: how many products with the Hessian were taken.
         converged: whether all residuals are within the tolerance.
     """
@@ -65,15 +65,15 @@ class HessianTrace:
 
 
 def hessian_eigenvalues(
-    model: nn.Module,
+    model: Module,
     loss: Loss,
     batches: Batches,
     *,
     k: int = 1,
-    steps: int = 100,
     tolerance: float = 1e-4,
+    steps: int = 100,
     seed: int = 0,
-    mode: str = "eval",
+    mode: Mode = "eval",
     progress: Progress = False,
 ) -> HessianEigenvalues:
     """The ``k`` largest eigenvalues, by Lanczos' method with full reorthogonalisation.
@@ -85,12 +85,16 @@ def hessian_eigenvalues(
     or the method exhausts its subspace.
 
     Args:
-        k: how many, a whole number from 1.
-        steps: most products with the Hessian, at least ``k``.
-        tolerance: largest residual, as a share of the largest eigenvalue's size.
-        seed: of the vector to begin with.
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples; twice differentiable.
+        batches: of ``(inputs, targets)``, all samples in batches of any size.
+        k: how many eigenvalues, at least 1, the default.
+        tolerance: of the residuals, relative to the largest eigenvalue, above 0; 1e-4 by default.
+        steps: most products with the Hessian, at least ``k``; 100 by default.
+        seed: of the vector to start from, a whole number from 0, the default.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
 
-    >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
     >>> batches = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 1))]
     >>> found = hessian_eigenvalues(model, torch.nn.functional.mse_loss, batches, k=2)
@@ -101,7 +105,7 @@ def hessian_eigenvalues(
     tolerance = checks.positive("tolerance", tolerance)
     generator = random_vectors.generator_of(seed)
     with measuring(
-        model, loss, batches, mode=mode, progress=progress, what="Hessian eigenvalues", passes=steps
+        "Hessian eigenvalues", model, loss, batches, mode=mode, progress=progress, passes=steps
     ) as objective:
         _check_k(k, steps, objective.size)
         found = lanczos.largest(
@@ -118,22 +122,26 @@ def hessian_eigenvalues(
 
 
 def hessian_trace(
-    model: nn.Module,
+    model: Module,
     loss: Loss,
     batches: Batches,
     *,
     samples: int = 100,
     seed: int = 0,
-    mode: str = "eval",
+    mode: Mode = "eval",
     progress: Progress = False,
 ) -> HessianTrace:
     """The trace, by Hutchinson's method: the mean of ``zᵀHz`` over vectors z of random signs.
 
     Args:
-        samples: how many vectors, a whole number from 2.
-        seed: of their signs.
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples; twice differentiable.
+        batches: of ``(inputs, targets)``, all samples in batches of any size.
+        samples: vectors, at least 2; 100 by default.
+        seed: of the signs, a whole number from 0, the default.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
 
-    >>> import torch
     >>> model = torch.nn.Linear(2, 1, bias=False)
     >>> batches = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 1))]
     >>> found = hessian_trace(model, torch.nn.functional.mse_loss, batches, samples=4)
@@ -143,7 +151,7 @@ def hessian_trace(
     samples = checks.whole("samples", samples, least=2)
     generator = random_vectors.generator_of(seed)
     with measuring(
-        model, loss, batches, mode=mode, progress=progress, what="Hessian trace", passes=samples
+        "Hessian trace", model, loss, batches, mode=mode, progress=progress, passes=samples
     ) as objective:
         estimates: list[float] = []
         for _ in range(samples):

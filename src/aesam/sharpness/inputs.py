@@ -1,7 +1,7 @@
 """What a user hands in: checked, told apart, and moved to where the model is."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from aesam._core import tensors
 
 Loss = Callable[[Any, Tensor], Tensor]
 Batches = Iterable[Any]  # of pairs (inputs, targets)
-MODES = ("eval", "train")
+Mode = Literal["eval", "train"]
+MODES = get_args(Mode)
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

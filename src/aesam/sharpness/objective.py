@@ -17,16 +17,16 @@ from aesam.sharpness.progress import Progress, counted
 
 @contextmanager
 def measuring(
+    what: str,
     model: nn.Module,
     loss: Loss,
     batches: Batches,
     *,
     mode: str,
     progress: Progress,
-    what: str,
     passes: int,
 ) -> Generator["Objective"]:
-    """The loss ready to be measured; ``passes`` is how often the batches are gone through.
+    """The loss, ready to be measured; ``passes`` is how often the batches are gone through.
 
     Afterwards, also after an error, the model and the random state are what they were.
 

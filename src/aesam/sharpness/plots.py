@@ -15,28 +15,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Numbers = Sequence[float]
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 DASHES = ("--", ":")
 MOST_BARS = 40  # more names than this cannot be read
 
 
 def gradient_norms(
-    squared_norms: Sequence[float], lines: Mapping[str, float], axes: "Axes | None"
+    squared_norms: Numbers, lines: Mapping[str, float], axes: "Axes | None"
 ) -> "Axes":
     """A histogram over batches with a line for each named number."""
     axes = axes or _new()
     axes.hist(squared_norms, bins=min(30, max(5, len(squared_norms) // 4)), color=BLUE, alpha=0.75)
     for (name, value), colour, dash in zip(lines.items(), (ORANGE, "black"), DASHES, strict=False):
         axes.axvline(value, color=colour, linestyle=dash, label=f"{name} {value:.3g}")
-    axes.set_xlabel("squared norm of the gradient, ‖g‖²")
-    axes.set_ylabel("number of batches")
     axes.locator_params(axis="y", integer=True)
     axes.legend()
-    return axes
+    return _labelled(axes, "squared norm of the gradient, ‖g‖²", "number of batches")
 
 
 def full_gradient(
-    names: Sequence[str], norms: Sequence[float], total: float, axes: "Axes | None"
+    names: Sequence[str], norms: Numbers, total: float, axes: "Axes | None"
 ) -> "Axes":
     """A bar for each parameter; of very many, the longest."""
     axes = axes or _new()
@@ -45,12 +44,14 @@ def full_gradient(
     axes.barh([names[i] for i in rows], [norms[i] for i in rows], color=BLUE)
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize="x-small")
-    axes.set_xlabel(f"norm of the gradient over all samples (in all {total:.3g})")
-    axes.set_ylabel("parameter" if len(rows) == len(norms) else f"{len(rows)} longest parameters")
-    return axes
+    return _labelled(
+        axes,
+        f"norm of the gradient over all samples (in all {total:.3g})",
+        "parameter" if len(rows) == len(norms) else f"{len(rows)} longest parameters",
+    )
 
 
-def eigenvalues(values: Sequence[float], residuals: Sequence[float], axes: "Axes | None") -> "Axes":
+def eigenvalues(values: Numbers, residuals: Numbers, axes: "Axes | None") -> "Axes":
     """A stem for each eigenvalue, with its residual as a bar."""
     axes = axes or _new()
     places = list(range(1, len(values) + 1))
@@ -58,12 +59,10 @@ def eigenvalues(values: Sequence[float], residuals: Sequence[float], axes: "Axes
     axes.errorbar(places, values, yerr=residuals, fmt="o", color=BLUE, ecolor=ORANGE, capsize=3)
     axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set_xticks(places)
-    axes.set_xlabel("place, from the largest")
-    axes.set_ylabel("eigenvalue of the Hessian")
-    return axes
+    return _labelled(axes, "place, from the largest", "eigenvalue of the Hessian")
 
 
-def trace(estimates: Sequence[float], axes: "Axes | None") -> "Axes":
+def trace(estimates: Numbers, axes: "Axes | None") -> "Axes":
     """The mean of the first estimates against their number, with its standard error."""
     axes = axes or _new()
     counts = list(range(2, len(estimates) + 1))
@@ -72,17 +71,15 @@ def trace(estimates: Sequence[float], axes: "Axes | None") -> "Axes":
     low, high = ([m + sign * e for m, e in zip(means, errors, strict=True)] for sign in (-1, 1))
     axes.plot(counts, means, color=BLUE, label="running mean")
     axes.fill_between(counts, low, high, color=BLUE, alpha=0.2, label="± standard error")
-    axes.set_xlabel("random vectors")
-    axes.set_ylabel("trace of the Hessian")
     axes.legend()
-    return axes
+    return _labelled(axes, "random vectors", "trace of the Hessian")
 
 
 def sharpness(
     kind: str,
-    radii: Sequence[float],
-    values: Sequence[float],
-    errors: Sequence[float] | None,
+    radii: Numbers,
+    values: Numbers,
+    errors: Numbers | None,
     axes: "Axes | None",
 ) -> "Axes":
     """Sharpness against radius; drawing another kind on the same axes adds a line."""
@@ -97,28 +94,22 @@ def sharpness(
         capsize=3,
         label=kind if worst else f"{kind} ± standard error",
     )
-    axes.set_xlabel("radius ρ of the ball around the weights")
-    axes.set_ylabel("rise of the loss")
     axes.legend()
-    return axes
+    return _labelled(axes, "radius ρ of the ball around the weights", "rise of the loss")
 
 
-def line(
-    positions: Sequence[float], losses: Sequence[float], unit: str, axes: "Axes | None"
-) -> "Axes":
+def line(positions: Numbers, losses: Numbers, unit: str, axes: "Axes | None") -> "Axes":
     """The loss along a direction."""
     axes = axes or _new()
     axes.plot(positions, losses, color=BLUE, marker="o", markersize=3)
     axes.axvline(0.0, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xlabel(f"distance from the weights ({unit})")
-    axes.set_ylabel("loss")
-    return axes
+    return _labelled(axes, f"distance from the weights ({unit})", "loss")
 
 
 def contours(
-    xs: Sequence[float],
-    ys: Sequence[float],
-    losses: Sequence[Sequence[float]],
+    xs: Numbers,
+    ys: Numbers,
+    losses: Sequence[Numbers],
     unit: str,
     axes: "Axes | None",
 ) -> "Axes":
@@ -134,9 +125,13 @@ def contours(
         axes.contour(xs, ys, losses, levels=levels, colors="white", linewidths=0.4)
         axes.figure.colorbar(filled, ax=axes, label="loss", format="%.3g")
     axes.plot([0.0], [0.0], marker="x", color=ORANGE, linestyle="none")
-    axes.set_xlabel(f"first direction ({unit})")
-    axes.set_ylabel(f"second direction ({unit})")
     axes.set_aspect("equal")
+    return _labelled(axes, f"first direction ({unit})", f"second direction ({unit})")
+
+
+def _labelled(axes: "Axes", x: str, y: str) -> "Axes":
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     return axes
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from aesam._core import checks
 from aesam.sharpness import directions, plots, random_vectors
-from aesam.sharpness.inputs import Batches, Loss
+from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring
 from aesam.sharpness.progress import Progress
 
@@ -25,8 +25,8 @@ class Slice1D:
     """``L(w + a·d)`` at each position a.
 
     Args:
-        positions: the places a.
-        losses: the loss at each.
+        positions: the values of a.
+        losses: one for each.
         unit: how long d is, in words.
     """
 
@@ -41,12 +41,12 @@ class Slice1D:
 
 @dataclass(frozen=True)
 class Slice2D:
-    """``L(w + a·d + b·e)`` on a grid.
+    """``L(w + a·d + b·e)`` at each pair of positions a and b.
 
     Args:
-        xs: the places a.
-        ys: the places b.
-        losses: a row for each b of ``ys``, with a loss for each a of ``xs``.
+        xs: the values of a.
+        ys: the values of b.
+        losses: a row for each b, with one for each a.
         unit: how long d and e are, in words.
     """
 
@@ -69,17 +69,24 @@ def slice_1d(
     span: float = 1.0,
     points: int = 21,
     seed: int = 0,
-    mode: str = "eval",
+    mode: Mode = "eval",
     progress: Progress = False,
 ) -> Slice1D:
     """The loss at ``points`` places from ``w − span·d`` to ``w + span·d``.
 
+    Without a direction d is random and filter-normalised. An odd number of points has ``w`` itself
+    among them.
+
     Args:
-        direction: d, a tensor for each trainable parameter, taken as it is; without one, d is
-            random and filter-normalised.
-        span: how far to go each way, above 0.
-        points: how many places, from 2; an odd number has ``w`` itself among them.
-        seed: of a random direction.
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples.
+        batches: of ``(inputs, targets)``, all samples in batches of any size.
+        direction: a tensor for each trainable parameter, taken as it is; None, the default, draws.
+        span: how far to go each way, above 0; 1 by default.
+        points: places on the line, at least 2; 21 by default.
+        seed: of the random direction, a whole number from 0, the default.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
@@ -90,7 +97,7 @@ def slice_1d(
     """
     places, generator = _places(span, points), random_vectors.generator_of(seed)
     with measuring(
-        model, loss, batches, mode=mode, progress=progress, what="1-D slice", passes=points
+        "1-D slice", model, loss, batches, mode=mode, progress=progress, passes=points
     ) as objective:
         d = objective.flat(_direction(model, direction, generator))
         losses = tuple(objective.value(d * place) for place in places)
@@ -102,21 +109,29 @@ def slice_2d(
     loss: Loss,
     batches: Batches,
     *,
-    directions: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
     span: float = 1.0,
     points: int = 21,
+    directions: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
     seed: int = 0,
-    mode: str = "eval",
+    mode: Mode = "eval",
     progress: Progress = False,
 ) -> Slice2D:
     """The loss on a square of ``points × points`` places, ``span`` each way along two directions.
 
+    Without directions both are random and filter-normalised; in many dimensions these are all but
+    orthogonal.
+
     Args:
-        directions: two, each a tensor for each trainable parameter, taken as it is; without them
-            both are random and filter-normalised, which in many dimensions is all but orthogonal.
-        span: how far to go each way, above 0.
-        points: places along each direction, from 2.
-        seed: of random directions.
+        model: what is measured.
+        loss: of ``(outputs, targets)``, the mean over samples.
+        batches: of ``(inputs, targets)``, all samples in batches of any size.
+        span: how far to go each way along both, above 0; 1 by default.
+        points: places along each side of the square, at least 2; 21 by default.
+        directions: two, each a tensor for each trainable parameter, taken as it is; None, the
+            default, draws both.
+        seed: of the random directions, a whole number from 0, the default.
+        mode: ``"eval"`` (the default) or ``"train"``: which the model is in.
+        progress: True for a bar, a function of ``(done, total)``, or False, the default.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
@@ -131,7 +146,7 @@ def slice_2d(
     if len(given) != 2:
         raise ValueError(f"directions must be two, got {len(given)}")
     with measuring(
-        model, loss, batches, mode=mode, progress=progress, what="2-D slice", passes=points**2
+        "2-D slice", model, loss, batches, mode=mode, progress=progress, passes=points**2
     ) as objective:
         d, e = (objective.flat(_direction(model, way, generator)) for way in given)
         losses = tuple(tuple(objective.value(d * a + e * b) for a in places) for b in places)

@@ -5,7 +5,7 @@
 
 import math
 
-from aesam._core import checks
+from aesam.parts import checks
 
 MARGIN = 3 / 8  # the proof of the mini-batch theorem needs ρβ to be no more than this
 

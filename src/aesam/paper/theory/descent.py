@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from aesam import SharpnessAware
-from aesam._core import checks
 from aesam.paper.theory.problems import Problem
+from aesam.parts import checks
 from aesam.parts.policies import Adaptive, Always, Bernoulli, Never, Periodic, Policy
 
 

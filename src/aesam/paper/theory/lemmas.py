@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from aesam import SharpnessAware
-from aesam._core import checks
 from aesam.paper.theory.problems import Problem
+from aesam.parts import checks
 from aesam.parts.policies import Always, Never
 
 FULL = "full batch: ∇L(w)·∇L(w + ρ∇L(w)) ≥ (1 − ρβ)‖∇L(w)‖²"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from aesam._core import checks
+from aesam.parts import checks
 
 
 @dataclass(frozen=True, eq=False)

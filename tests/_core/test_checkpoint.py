@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 from support.problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
+from torch import nn
 
 import aesam
 
@@ -117,7 +118,7 @@ DAMAGES = {
     "direction is no tensor": (("aesam", "between", "tensors", 0), "x"),
     "direction without its norm": (("aesam", "between", "values"), {}),
     "norm is infinite": (("aesam", "between", "values", "norm"), float("inf")),
-    "generator of another axis": (("aesam", "generators", "policy"), torch.zeros(3)),
+    "generator of another kind": (("aesam", "generators", "policy"), torch.zeros(3)),
 }
 
 
@@ -230,3 +231,44 @@ def test_loading_forgets_a_pending_step():
     with pytest.raises(RuntimeError, match="closure"):
         opt.step()
     assert opt.skipped_steps == 0
+
+
+def test_radii_of_groups_survive_a_plain_checkpoint_in_the_base():
+    a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    plain = torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=0.7)
+    opt = aesam.SAM(
+        torch.optim.SGD([{"params": [a], "rho": 0.0}, {"params": [b]}], lr=0.1), rho=0.2
+    )
+    for twin in (opt, copy.deepcopy(opt)):
+        twin.base.load_state_dict(plain.state_dict())
+        assert [g["rho"] for g in twin.param_groups] == [0.0, 0.2]
+        assert twin.param_groups[0]["lr"] == 0.7
+        twin.load_state_dict(twin.state_dict())
+
+
+def test_the_state_of_another_base_optimizer_is_refused():
+    model = mlp()
+    problem = Problem(model)
+    made = {
+        "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "adamw": lambda: torch.optim.AdamW(model.parameters()),
+        "rmsprop": lambda: torch.optim.RMSprop(model.parameters()),
+    }
+    for name, base in made.items():
+        opt = aesam.SAM(base())
+        problem.train(opt, 1)
+        for other in set(made) - {name}:
+            target = aesam.SAM(made[other]())
+            before = repr(target.state_dict())
+            with pytest.raises(ValueError, match="missing keys"):
+                target.load_state_dict(opt.state_dict())
+            assert repr(target.state_dict()) == before
+
+
+def test_settings_of_every_part_are_compared_on_load_but_not_seeds():
+    model = mlp()
+    opt = aesam.ESAM(BASES["sgd"](model.parameters()), model, gamma=0.5, seed=1)
+    other = aesam.ESAM(BASES["sgd"](model.parameters()), model, gamma=0.7, seed=2)
+    with pytest.warns(UserWarning, match="samples.gamma=0.5") as caught:
+        other.load_state_dict(opt.state_dict())
+    assert len(caught) == 1
