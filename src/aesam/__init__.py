@@ -1,5 +1,6 @@
 """Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
 
+from aesam import parts
 from aesam._core.step import StepRecord
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware, unwrap
@@ -14,12 +15,6 @@ from aesam.parts import (
     Observation,
     Policy,
     Samples,
-    ascents,
-    between,
-    combine,
-    controls,
-    policies,
-    samples,
 )
 from aesam.registry import (
     MethodRecord,
@@ -56,15 +51,10 @@ __all__ = [
     "SharpnessAware",
     "StepRecord",
     "__version__",
-    "ascents",
-    "between",
-    "combine",
-    "controls",
     "create",
     "list_methods",
     "method_record",
-    "policies",
+    "parts",
     "register_method",
-    "samples",
     "unwrap",
 ]

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aesam._core import checkpoint, checks, closures, construction, messages, step
+from aesam._core import checkpoint, closures, construction, messages, step
 from aesam._core.guards import Buffers, RandomState, replayed
 from aesam._core.step import Committed, Ledger, Pending, StepRecord, start
+from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
 from aesam.parts.combine import Combine, Replace

@@ -135,6 +135,10 @@ class Registry(Generic[Record]):
         """The names that match; ``*`` stands for anything, ``?`` for one letter."""
         return [name for name in self._records if fnmatchcase(name, pattern)]
 
+    def values(self) -> list[Record]:
+        """The records themselves."""
+        return list(self._records.values())
+
     def __getitem__(self, name: str) -> Record:
         return self._records[self.known(name)]
 
@@ -202,6 +206,11 @@ def method_record(name: str) -> MethodRecord:
     'AE-SAM'
     """
     return _METHODS[name]
+
+
+def method_records() -> list[MethodRecord]:
+    """The records of all methods, in the order in which they were registered."""
+    return _METHODS.values()
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

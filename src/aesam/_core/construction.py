@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from aesam._core import checks
 from aesam._core.messages import frames_to_user
+from aesam.parts import checks
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
 from aesam.parts.combine import Combine

@@ -14,7 +14,14 @@ import aesam
 from aesam.lab.config import Method
 from aesam.lab.errors import UsageError
 from aesam.parts.samples import Samples
-from aesam.registry import MethodRecord, Registry, Setting, list_methods, method_record
+from aesam.registry import (
+    MethodRecord,
+    Registry,
+    Setting,
+    list_methods,
+    method_record,
+    method_records,
+)
 
 Group = Literal["paper", "control", "variant"]
 
@@ -156,8 +163,8 @@ def order_of(name: str) -> tuple[int, str]:
 def all_settings() -> list[Setting]:
     """Each setting of any method once, as the first method that has it describes it."""
     found: dict[str, Setting] = {}
-    for name in list_methods():
-        for setting in method_record(name).settings:
+    for record in method_records():
+        for setting in record.settings:
             found.setdefault(setting.name, setting)
     return list(found.values())
 

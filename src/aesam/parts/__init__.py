@@ -10,8 +10,7 @@ Here is all that a new part needs: its base, what it is handed (:class:`Gradient
 parameters too, and ``checks`` of what its constructor is given.
 """
 
-from aesam._core import checks
-from aesam.parts import ascents, between, combine, controls, policies, samples
+from aesam.parts import ascents, between, checks, combine, controls, policies, samples
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
 from aesam.parts.combine import Combine

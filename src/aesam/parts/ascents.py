@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from aesam._core import checks
 from aesam._core.tensors import to_host
+from aesam.parts import checks
 from aesam.parts.part import Direction, Draws, Gradient, Memory, MemoryPart
 
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from aesam._core import checks, tensors
+from aesam._core import tensors
 from aesam._core.tensors import Workspace
+from aesam.parts import checks
 from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
 
 

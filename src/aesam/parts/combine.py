@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from aesam._core import checks, tensors
+from aesam._core import tensors
+from aesam.parts import checks
 from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
 
 

@@ -6,8 +6,8 @@ from typing import cast
 
 import torch
 
-from aesam._core import checks
 from aesam._core.tensors import to_host
+from aesam.parts import checks
 from aesam.parts.policies import Adaptive, Decision, Observation, Policy, State
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aesam._core import checks, tensors
+from aesam._core import tensors
 from aesam._core.tensors import Workspace
+from aesam.parts import checks
 
 #: One tensor for each parameter, in the parameters' order.
 Tensors = list[Tensor]

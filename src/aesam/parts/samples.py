@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from aesam._core import checks
+from aesam.parts import checks
 from aesam.parts.part import Draws, Memory, MemoryPart
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from aesam._core import checks, tensors
+from aesam._core import tensors
+from aesam.parts import checks
 from aesam.sharpness import plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import Objective, measuring

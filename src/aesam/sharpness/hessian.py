@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import Module
 
-from aesam._core import checks
+from aesam.parts import checks
 from aesam.sharpness import lanczos, plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring

@@ -6,7 +6,8 @@ They are drawn on the CPU in float64, so that every device and dtype measures al
 import torch
 from torch import Tensor
 
-from aesam._core import checks, tensors
+from aesam._core import tensors
+from aesam.parts import checks
 
 
 def generator_of(seed: int) -> torch.Generator:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from aesam._core import checks
+from aesam.parts import checks
 from aesam.sharpness import directions, plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring

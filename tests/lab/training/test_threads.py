@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aesam.lab.training.threads import threads
+from aesam.lab.training.engine import threads
 
 
 def fail_with(count):

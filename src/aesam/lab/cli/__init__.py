@@ -1,6 +1,7 @@
 """The commands of the lab, and what turns their errors into a sentence and an exit code."""
 
 import signal
+import sys
 from collections.abc import Mapping
 from types import FrameType
 from typing import Annotated, Any, Union
@@ -63,7 +64,11 @@ def parse(commands: Mapping[str, type[Any]]) -> Any:
     set is looked for first.
     """
     dataset = typed_value("--dataset") or Data().name
-    kinds = [_subcommand(name, kind, dataset) for name, kind in commands.items()]
+    typed = {word for word in sys.argv[1:2] if word in commands} or set(commands)
+    kinds = [
+        _subcommand(name, kind, dataset) if name in typed else _named(name, kind)
+        for name, kind in commands.items()
+    ]
     return tyro.cli(
         Union[tuple(kinds)],  # noqa: UP007  # pyright: ignore
         prog="aesam",
@@ -74,9 +79,13 @@ def parse(commands: Mapping[str, type[Any]]) -> Any:
 
 def _subcommand(name: str, kind: type[Any], dataset: str) -> Any:
     if not issubclass(kind, RunFlags):
-        return Annotated[kind, tyro.conf.subcommand(name)]
+        return _named(name, kind)
     usual = with_defaults(kind, dataset)
     return Annotated[type(usual), tyro.conf.subcommand(name, default=usual)]
+
+
+def _named(name: str, kind: type[Any]) -> Any:
+    return Annotated[kind, tyro.conf.subcommand(name)]
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001

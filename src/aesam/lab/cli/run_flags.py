@@ -15,7 +15,7 @@ from aesam.lab.cli.console import is_given
 from aesam.lab.config import Data, Method, Model, Run, Training
 from aesam.lab.errors import UsageError
 from aesam.lab.grid import EngineName
-from aesam.registry import Setting, list_methods, method_record
+from aesam.registry import Setting, list_methods, method_records
 
 Command = TypeVar("Command", bound="RunFlags")
 
@@ -179,19 +179,19 @@ def _grid_flag(setting: str, grids: list[tuple[float, ...]]) -> Any:
 
 def _owners(setting: str) -> str:
     """The methods that have a setting, for its help."""
-    names = list_methods()
-    having = [n for n in names if setting in method_record(n).defaults]
-    lacking = [n for n in names if n not in having]
-    return "all" + "".join(f" but {n}" for n in lacking) if len(lacking) < 2 else ", ".join(having)
+    having = {record.name: setting in record.defaults for record in method_records()}
+    lacking = [name for name, has in having.items() if not has]
+    if len(lacking) < 2:
+        return "all" + "".join(f" but {name}" for name in lacking)
+    return ", ".join(name for name, has in having.items() if has)
 
 
 def _defaults(setting: str) -> str:
     """A setting's default, and those of the methods that have another one."""
     found: dict[str, list[str]] = {}
-    for name in list_methods():
-        defaults = method_record(name).defaults
-        if setting in defaults:
-            found.setdefault(_shown(defaults[setting]), []).append(name)
+    for record in method_records():
+        if setting in record.defaults:
+            found.setdefault(_shown(record.defaults[setting]), []).append(record.name)
     first, *others = found.items()
     more = [f"; {value} for {', '.join(names)}" for value, names in others]
     return first[0] + "".join(more)

@@ -17,8 +17,8 @@ from aesam.lab import config, files
 from aesam.lab.cli.console import command_line, console, say
 from aesam.lab.errors import UsageError
 from aesam.lab.show import Line, Sheet, as_rich, canvas
+from aesam.lab.training.engine import threads
 from aesam.lab.training.restored import TrainedRun, load_run
-from aesam.lab.training.threads import threads
 from aesam.lab.training.trainer import versions
 
 RADII = 5  # points of the curve of sharpness against radius, up to --rho

@@ -10,8 +10,8 @@ import tyro
 from aesam.lab.cli.console import console, print_summary
 from aesam.lab.cli.run_flags import RunFlags
 from aesam.lab.config import config_hash
+from aesam.lab.training.engine import check_trackers
 from aesam.lab.training.reporters import for_console
-from aesam.lab.training.trackers import check_trackers
 from aesam.lab.training.trainer import train
 
 

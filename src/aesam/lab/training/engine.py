@@ -1,16 +1,19 @@
 """Model, optimizer and schedule of a run, made ready for whatever machine there is."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # accelerate carries no types.
 
 import gc
 import math
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -18,6 +21,7 @@ import aesam
 from aesam.lab import lab_methods, models
 from aesam.lab.config import Run, Training
 from aesam.lab.data import DataSet
+from aesam.lab.errors import UsageError, unknown
 
 
 def accelerator_for(training: Training, trackers: Iterable[str] = (), folder: str = "") -> Any:
@@ -35,6 +39,31 @@ def accelerator_for(training: Training, trackers: Iterable[str] = (), folder: st
         log_with=list(trackers) or None,
         project_dir=folder or None,
     )
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Refuse trackers that Accelerate does not know or that are not installed."""
+    known = [str(name) for name in LOGGER_TYPE_TO_CLASS]
+    installed = [str(tracker) for tracker in get_available_trackers()]
+    for name in names:
+        if name not in known:
+            raise unknown("tracker", name, known)
+        if name not in installed:
+            raise UsageError(f"the tracker {name} is not installed: pip install {name}")
+
+
+@contextmanager
+def threads(count: int) -> Generator[None]:
+    """So many threads within the block, and as many as before after it.
+
+    On small problems the threads mostly wait for each other.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def leave_processes() -> None:

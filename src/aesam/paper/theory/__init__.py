@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from aesam.lab.training.threads import threads
+from aesam.lab.training.engine import threads
 from aesam.paper.benches import Options
 from aesam.paper.outcome import Result
 from aesam.paper.theory.experiment import compute, sizes_of
