@@ -25,7 +25,7 @@ import environment
 from aesam.lab import data, models
 from aesam.lab.config import Method, Model, Run
 from aesam.lab.lab_methods import fill, methods_of
-from aesam.lab.training.counts import Progress, Sums
+from aesam.lab.training.counts import Counts, Sums
 from aesam.lab.training.engine import Engine, accelerator_for
 from aesam.lab.training.passes import Passes
 
@@ -97,7 +97,7 @@ def lab_epochs(run: Run, data_set: data.DataSet) -> Iterator[Turn]:
     engine = Engine(run, data_set, len(batches), accelerator_for(run.training))
     passes, sums, epoch = Passes(engine, run.training), Sums(engine.accelerator.device), 0
     while True:
-        begin, seen = time.perf_counter(), Progress()
+        begin, seen = time.perf_counter(), Counts()
         for x, y in batches.epoch(epoch):
             loss, correct = passes.step(x, y)
             seen.count(engine.opt.last_step, len(batches))

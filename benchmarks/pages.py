@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aesam import MethodRecord, list_methods, method_record
+from aesam.lab.lab_methods import lab_method
 
 ROOT = Path(__file__).parents[1]
 
@@ -164,6 +165,16 @@ def _what(record: MethodRecord) -> str:
     return said[0].upper() + said[1:].replace("``", "`")
 
 
+def lab_groups() -> str:
+    """All methods by the lab's records of them."""
+    rows = _head("name", "group", "tested against", "takes the settings of")
+    for name in list_methods():
+        record = lab_method(name)
+        borrows = f"`{record.borrows}`" if record.borrows else "–"
+        rows.append(f"| `{name}` | {record.group} | `{record.baseline}` | {borrows} |")
+    return "\n".join(rows)
+
+
 def settings() -> str:
     """All settings by the methods' records: the default of most, and who has another."""
     rows = _head("setting", "symbol", "what it is", "allowed", "default", "searched")
@@ -192,6 +203,7 @@ def tables() -> dict[str, str]:
         "claims": claims(),
         "cost": cost(),
         "demo": demo(),
+        "lab_methods": lab_groups(),
         "lab_overhead": lab_overhead(),
         "methods": methods(),
         "noise_cifar": noise("table-noise-cifar10"),

@@ -16,19 +16,24 @@ SOURCE = ROOT / "results/table-noise-cifar10/results.json"
 PICTURE = ROOT / "docs/images/accuracy-and-cost.svg"
 
 GREY, BLUE, ORANGE = "#555555", "#0072B2", "#D55E00"
-DRAWN = {  # colour: does a step without a second gradient reuse the last SAM direction?
-    "ERM": (GREY, "o"),
-    "ERM, twice as long": (GREY, "s"),
-    "SAM": (GREY, "*"),
-    "SAM at the end": (BLUE, "d"),
-    "SS-SAM": (BLUE, "^"),
-    "AE-SAM": (BLUE, "X"),
-    "matched coin": (BLUE, "p"),
-    "inverted": (BLUE, "v"),
-    "LookSAM": (ORANGE, "^"),
-    "AE-LookSAM": (ORANGE, "X"),
-    "matched coin, reuse": (ORANGE, "p"),
-    "inverted, reuse": (ORANGE, "v"),
+MARKERS = {  # colour: does a step without a second gradient reuse the last SAM direction?
+    GREY: {"ERM": "o", "ERM, twice as long": "s", "SAM": "*"},
+    BLUE: {
+        "SAM at the end": "d",
+        "SS-SAM": "^",
+        "AE-SAM": "X",
+        "matched coin": "p",
+        "inverted": "v",
+    },
+    ORANGE: {
+        "LookSAM": "^",
+        "AE-LookSAM": "X",
+        "matched coin, reuse": "p",
+        "inverted, reuse": "v",
+    },
+}
+DRAWN = {
+    label: (colour, marker) for colour, own in MARKERS.items() for label, marker in own.items()
 }
 
 

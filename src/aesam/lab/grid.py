@@ -176,26 +176,23 @@ def _train(job: Job, threads: int, root: Path, modules: list[str]) -> tuple[Job,
     return job, None
 
 
-class Watch:
-    """Calls ``look`` from time to time, from a thread of its own, while jobs are under way."""
+@contextmanager
+def watched(look: Callable[[], None], every: float = 0.5) -> Generator[None]:
+    """Calls ``look`` from time to time, from a thread of its own, and once more at the end."""
+    over = threading.Event()
 
-    def __init__(self, look: Callable[[], None], every: float = 0.5) -> None:
-        self._look, self._every = look, every
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def watch() -> None:
+        while not over.wait(every):
+            look()
 
-    def _watch(self) -> None:
-        while not self._over.wait(self._every):
-            self._look()
-
-    def __enter__(self) -> "Watch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._look()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        look()
 
 
 def epochs_done(jobs: Iterable[Job]) -> int:

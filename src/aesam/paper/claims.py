@@ -125,7 +125,7 @@ TABLE_NOISE = (
     Claim("ae-sam", "ss-sam", alike=True),
     Claim("sam", "erm"),
 )
-CONTROLS = (
+CONTROL_CLAIMS = (
     Claim("ae-sam", "matched-sam", by="the geometry, not just the schedule?", alike=True),
     Claim("ae-sam", "inverted-sam", by="the sharp steps, not just any?", alike=True),
     Claim("ae-looksam", "matched-looksam", by="the geometry, not just the schedule?", alike=True),

@@ -14,7 +14,7 @@ from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError
 from aesam.lab.fit import smallest_pass
 from aesam.lab.folders import folder_of
-from aesam.lab.grid import Job, Outcome, Watch, epochs_done, run_all
+from aesam.lab.grid import Job, Outcome, epochs_done, run_all, watched
 from aesam.lab.show import as_rich, results_sheet, write_report
 
 #: Whose tuned settings (:class:`aesam.lab.lab_methods.LabMethod`) are of this data set.
@@ -129,7 +129,7 @@ def finish(jobs: list[Job], grid: GridFlags) -> list[Outcome]:
                 say(line_of(outcome, len(ended), len(jobs)))
             bar.update(task, state=f"{len(ended)} finished")
 
-        with Watch(lambda: bar.update(task, completed=epochs_done(jobs))):
+        with watched(lambda: bar.update(task, completed=epochs_done(jobs))):
             return run_all(
                 jobs, workers=grid.jobs, engine=grid.engine, address=grid.address, done=done
             )

@@ -16,7 +16,7 @@ def _empty_trace() -> dict[str, list[Any]]:
 
 
 @dataclass
-class Progress:
+class Counts:
     """Counts of the whole run, and sums of the epoch under way."""
 
     epoch: int = 0

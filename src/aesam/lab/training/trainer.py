@@ -22,7 +22,7 @@ from aesam.lab.data.run_samples import samples_of
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
 from aesam.lab.training import run_checkpoint, sharding
-from aesam.lab.training.counts import Progress, Sums
+from aesam.lab.training.counts import Counts, Sums
 from aesam.lab.training.engine import Engine, accelerator_for, leave_processes
 from aesam.lab.training.interrupts import Stopped, StopRequest
 from aesam.lab.training.meter import Meter
@@ -90,7 +90,7 @@ class Trainer:
                 "out where the model is sharded"
             )
         self._meter = Meter(run, samples.train, samples.data_set, self._accelerator.device)
-        self._progress = Progress()
+        self._counts = Counts()
         self._sums = Sums(self._accelerator.device)
         self._tracked = bool(names)
 
@@ -122,38 +122,34 @@ class Trainer:
 
     def train(self) -> dict[str, Any]:
         """All epochs that are left, then the summary."""
-        progress, total = self._progress, self._engine.total_steps
+        counts, total = self._counts, self._engine.total_steps
         if self._accelerator.is_main_process:
             self._folder.begin(self._run)
         if self._tracked:
             self._accelerator.init_trackers("aesam", config.identity(self._run))
-        self._reporter.begin(self._run, total, progress.step)
+        self._reporter.begin(self._run, total, counts.step)
         with StopRequest() as request:
-            while progress.epoch < self._run.training.epochs:
+            while counts.epoch < self._run.training.epochs:
                 self._train_epoch(request)
                 self._finish_epoch(self._measure() if self._is_measured() else {})
         return self._summarise()
 
     def _train_epoch(self, request: StopRequest) -> None:
-        progress, steps = self._progress, len(self._batches)
+        counts, steps = self._counts, len(self._batches)
         clock, sums, begin = Clock(self._reporter.every), self._sums, time.perf_counter()
-        for images, labels in self._batches.epoch(progress.epoch, start=progress.batch):
+        for images, labels in self._batches.epoch(counts.epoch, start=counts.batch):
             before = self._engine.opt.last_step
             loss, correct = self._passes.step(images, labels)
             record = self._engine.opt.last_step
-            progress.count(record if record is not before else None, steps)  # None: it was skipped
+            counts.count(record if record is not before else None, steps)  # None: it was skipped
             sums.add(loss, correct, len(labels))
             if clock.is_due():
-                self._reporter.step(
-                    progress.step, progress.epoch + 1, loss.item(), progress.percent_sam
-                )
+                self._reporter.step(counts.step, counts.epoch + 1, loss.item(), counts.percent_sam)
             if self._must_stop(request):
-                progress.seconds += time.perf_counter() - begin
+                counts.seconds += time.perf_counter() - begin
                 self._save()
-                raise Stopped(
-                    request.signum, f"at epoch {progress.epoch + 1}, step {progress.step}"
-                )
-        progress.seconds += time.perf_counter() - begin
+                raise Stopped(request.signum, f"at epoch {counts.epoch + 1}, step {counts.step}")
+        counts.seconds += time.perf_counter() - begin
 
     def _must_stop(self, request: StopRequest) -> bool:
         """Whether any process was asked to stop: all stop after the same step."""
@@ -165,7 +161,7 @@ class Trainer:
         return request.signum != 0
 
     def _is_measured(self) -> bool:
-        done, training = self._progress.epoch + 1, self._run.training
+        done, training = self._counts.epoch + 1, self._run.training
         return done % training.evaluate_every == 0 or done == training.epochs
 
     def _measure(self) -> dict[str, float]:
@@ -187,13 +183,13 @@ class Trainer:
         lr = float(self._engine.scheduler.get_last_lr()[0])
         train_loss, train_accuracy = self._sums.over_all(self._accelerator)
         self._sums = Sums(self._accelerator.device)
-        recorded = self._meter.after(self._progress.epoch + 1, self._engine.net)
+        recorded = self._meter.after(self._counts.epoch + 1, self._engine.net)
         learned = {"train_loss": train_loss, "train_accuracy": train_accuracy}
-        line = self._progress.close_epoch(lr, learned | held | recorded)
+        line = self._counts.close_epoch(lr, learned | held | recorded)
         self._save()
         if self._tracked:
             plain = {k: v for k, v in line.items() if isinstance(v, int | float)}
-            self._accelerator.log(plain, step=self._progress.step)
+            self._accelerator.log(plain, step=self._counts.step)
         self._reporter.epoch(line)
 
     def _save(self) -> None:
@@ -214,10 +210,10 @@ class Trainer:
             "scheduler": self._engine.scheduler.state_dict(),
             "scaler": None if scaler is None else scaler.state_dict(),
             "processes": processes,
-            "progress": self._progress.as_dict(),
+            "progress": self._counts.as_dict(),
         }
         run_checkpoint.save(self._folder.checkpoint, content)
-        self._folder.write_metrics(self._progress.metrics)
+        self._folder.write_metrics(self._counts.metrics)
 
     def go_on(self) -> None:
         """Continue from the checkpoint; without one (killed before the first) start again."""
@@ -233,15 +229,15 @@ class Trainer:
         self._engine.scheduler.load_state_dict(saved["scheduler"])
         if self._accelerator.scaler is not None and saved["scaler"] is not None:
             self._accelerator.scaler.load_state_dict(saved["scaler"])
-        self._progress = Progress(**saved["progress"])
+        self._counts = Counts(**saved["progress"])
         self._take_own(saved["processes"])
         if self._accelerator.is_main_process:
-            self._folder.write_metrics(self._progress.metrics)
+            self._folder.write_metrics(self._counts.metrics)
 
     def _take_own(self, processes: list[Any]) -> None:
         """Take this process's random state and sums, if there are as many processes as before."""
         if len(processes) != self._accelerator.num_processes:
-            if self._progress.batch or self._sharded:
+            if self._counts.batch or self._sharded:
                 raise UsageError(
                     f"the run stopped on {len(processes)} processes, within an epoch or with its "
                     "optimizer spread over them: go on with as many"
@@ -254,7 +250,7 @@ class Trainer:
         self._sums = Sums(self._accelerator.device, own["sums"])
 
     def _summarise(self) -> dict[str, Any]:
-        progress, last = self._progress, self._progress.metrics[-1]
+        counts, last = self._counts, self._counts.metrics[-1]
         summary: dict[str, Any] = {
             "method": self._run.method.name,
             "seed": self._run.seed,
@@ -262,10 +258,10 @@ class Trainer:
             "validation_accuracy": last.get("validation_accuracy"),
             "train_loss": last["train_loss"],
             "train_accuracy": last["train_accuracy"],
-            "percent_sam": progress.percent_sam,
-            "steps": progress.step,
-            "gradients": progress.gradients,
-            "seconds": progress.seconds,
+            "percent_sam": counts.percent_sam,
+            "steps": counts.step,
+            "gradients": counts.gradients,
+            "seconds": counts.seconds,
             "skipped_steps": self._engine.opt.skipped_steps,
             "parameters": self._engine.parameters,
             "processes": self._accelerator.num_processes,
