@@ -9,7 +9,7 @@ from aesam.lab.show.comparison_tables import against, p_against
 from aesam.lab.show.report_files import as_json
 from aesam.lab.show.table import Line, Sheet
 from aesam.paper import claims, paper_numbers
-from aesam.paper.benches import DATA, MODELS, Bench, Options
+from aesam.paper.benches import Bench, Options, data_label, model_label
 from aesam.paper.claims import Claim, Verdict
 from aesam.paper.finished import Find, comparison_for
 from aesam.paper.outcome import Result
@@ -179,7 +179,8 @@ def _caption(panel: Panel, comparison: Comparison) -> str:
         f"{_over_seeds(comparison)}"
     )
     n = 3 if panel.table == "imagenet" else 5
-    paper = f"Paper: {MODELS[panel.paper['model']]} on {DATA[panel.paper['dataset']]}, n = {n}"
+    model, data = model_label(panel.paper["model"]), data_label(panel.paper["dataset"])
+    paper = f"Paper: {model} on {data}, n = {n}"
     baselines = (
         "p: two-sided paired t-test by seed, uncorrected for their number, against SAM and against "
         "the row's own baseline (of AE-SAM SS-SAM, of AE-LookSAM LookSAM, of a coin or inverted "

@@ -11,6 +11,7 @@ from aesam.lab import lab_methods
 from aesam.lab.config import Data, Method, Model, Run, Training
 from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError, unknown
+from aesam.lab.models import model_record
 from aesam.lab.show import wording
 from aesam.registry import list_methods, method_record
 
@@ -18,19 +19,19 @@ Preset = Literal["small", "paper"]
 SmallData = Literal["digits", "cifar10"]
 LEVELS = (0.2, 0.4, 0.6, 0.8)
 
-#: As readers write them.
-MODELS = {
-    "digits-cnn": "Small CNN",
-    "mlp": "MLP",
-    "resnet8": "ResNet-8",
-    "resnet18": "ResNet-18",
-    "resnet32": "ResNet-32",
-    "resnet50": "ResNet-50",
-    "wrn-28-10": "WRN-28-10",
-    "pyramidnet-110": "PyramidNet-110",
-    "vit-s16": "ViT-S16",
-}
-DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+#: What the paper calls otherwise than the lab.
+_PAPER_MODELS = {"vit-s16": "vit-s"}
+_PAPER_DATA = {"imagenet": "ImageNet"}
+
+
+def model_label(name: str) -> str:
+    """A model of the paper or the lab, as readers write it."""
+    return model_record(_PAPER_MODELS.get(name, name)).label
+
+
+def data_label(name: str) -> str:
+    """A data set of the paper or the lab, as readers write it."""
+    return _PAPER_DATA.get(name) or data_record(name).label
 
 
 @dataclass(frozen=True)
@@ -192,10 +193,10 @@ def architectures(
 
 def _paper_cifar(options: Options, data: str, model: str) -> Bench:
     epochs = {"pyramidnet-110": 300, "vit-s16": 1200}.get(model, 200)
-    name, patch = ("vit-s", 4) if model == "vit-s16" else (model, None)
+    name, patch = _PAPER_MODELS.get(model, model), 4 if model == "vit-s16" else None
     base = Run(Data(data), Model(name, patch), training=Training(epochs=epochs))
     beta = 0.5 if model in ("wrn-28-10", "pyramidnet-110") else 0.6
-    title = f"{MODELS[model]} on {DATA[data]}"
+    title = f"{model_label(model)} on {data_label(data)}"
     return Bench(title, _at(options, base), data, model, {"esam": {"beta": beta}})
 
 
@@ -207,7 +208,7 @@ def _small(options: Options, models: tuple[str, ...], subset: int | None) -> lis
     images = "" if subset is None else f" ({subset} images)"
     return [
         Bench(
-            f"{MODELS[model]} on digits{images}",
+            f"{model_label(model)} on digits{images}",
             _at(options, replace(usual, data=data, model=Model(model))),
             "cifar10",
             "resnet18",
