@@ -75,7 +75,7 @@ def test_imports_point_one_way():
 
 
 def test_sharpness_stands_on_checks_tensors_and_guards_only():
-    allowed = {"_core.tensors", "_core.guards"}
+    allowed = {"parts.checks", "_core.tensors", "_core.guards"}
     for path in (SOURCE / "sharpness").glob("*.py"):
         others = {m for m in imported_by(path) if m.partition(".")[0] != "sharpness"}
         assert others <= allowed, path

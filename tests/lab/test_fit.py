@@ -51,11 +51,11 @@ def test_a_pass_of_one_row_trains_where_it_can(model, tmp_path):
     assert aesam(*words, *FEW, "--out", tmp_path) == 0
 
 
-def run_of(model, batch_size=1, **method):
+def run_of(model, batch_size=1, name="ae-sam", **settings):
     return Run(
         data=data.data_record("digits").usual.data,
         model=Model(model),
-        method=Method(**method),
+        method=Method(name, **settings),
         training=Training(batch_size=batch_size),
     )
 

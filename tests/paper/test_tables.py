@@ -231,7 +231,9 @@ def test_a_control_is_tested_against_what_it_controls(tmp_path, comparison):
     more = comparison_of("with control", config_of("erm"), [*rows, ("matched coin", own)])
     row = next(row for row in more.rows if row.label == "matched coin")
     assert row.against_baseline.label == "AE-LookSAM"
-    (verdict,) = [v for v in claims.judge(more, claims.CONTROL_CLAIMS) if "geometry" in v.sentence()]
+    (verdict,) = [
+        v for v in claims.judge(more, claims.CONTROL_CLAIMS) if "geometry" in v.sentence()
+    ]
     assert verdict.claim.worse == "matched coin"
     expected = stats.ttest_rel(ACCURACIES["ae-looksam"], (60.0, 61.0, 64.0)).pvalue
     assert verdict.test.p_value == pytest.approx(expected)
