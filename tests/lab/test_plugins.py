@@ -27,7 +27,7 @@ class EveryOther(SharpnessAware):
     """A second gradient every eta-th step."""
 
     def __init__(self, base, model=None, *, rho=0.3, eta=2, nonfinite="skip"):
-        super().__init__(base, model, policy=Periodic(int(eta)), rho=rho, nonfinite=nonfinite)
+        super().__init__(base, model, policy=Periodic(eta), rho=rho, nonfinite=nonfinite)
 
 def stripes(root, size):
     labels = torch.arange(96) % 2

@@ -107,19 +107,15 @@ def _values(flags: Any) -> dict[str, Any]:
 
 def _method_flags(command: type[RunFlags]) -> list[tuple[str, Any, Any]]:
     """``--method`` or ``--methods`` of a command, with the names there are."""
-    found: list[tuple[str, Any, Any]] = []
-    for own in fields(command):
-        if own.name in ("method", "methods"):
-            names = "{" + ",".join(list_methods()) + "}"
-            one = own.name == "method"
-            metavar = names if one else f"[{names} ...]"
-            groups = {g: lab_methods.methods_of(g) for g in get_args(lab_methods.Group)}
-            shown = [f"{g}: {', '.join(found)}" for g, found in groups.items() if found]
-            help_text = f"{command.METHOD_HELP} By group – {'; '.join(shown)}."
-            about = tyro.conf.arg(metavar=metavar, help=help_text)
-            kind = str if one else tuple[str, ...]
-            found.append((own.name, Annotated[kind, about], own.default))
-    return found
+    names = "{" + ",".join(list_methods()) + "}"
+    groups = {group: lab_methods.methods_of(group) for group in get_args(lab_methods.Group)}
+    shown = "; ".join(f"{group}: {', '.join(own)}" for group, own in groups.items() if own)
+    about = f"{command.METHOD_HELP} By group – {shown}."
+    kinds = {
+        "method": Annotated[str, tyro.conf.arg(metavar=names, help=about)],
+        "methods": Annotated[tuple[str, ...], tyro.conf.arg(metavar=f"[{names} ...]", help=about)],
+    }
+    return [(f.name, kinds[f.name], f.default) for f in fields(command) if f.name in kinds]
 
 
 def _setting_flags(command: type[RunFlags]) -> type[Any]:
@@ -169,12 +165,13 @@ def grids_class(names: Iterable[str]) -> type[Any]:
 
 def _grid_flag(setting: str, grids: list[tuple[float, ...]]) -> Any:
     several = " (and others)" if len(set(grids)) > 1 else ""
+    kind = int if all(isinstance(value, int) for grid in grids for value in grid) else float
     shown = tyro.conf.arg(
-        metavar="[FLOAT [FLOAT ...]]",
+        metavar="[{0} [{0} ...]]".format(kind.__name__.upper()),
         help=f"Values of {setting} to try.",
         help_behavior_hint=f"(default: {' '.join(f'{v:g}' for v in grids[0])}{several})",
     )
-    return tyro.conf.DisallowNone[Annotated[tuple[float, ...] | None, shown]]
+    return tyro.conf.DisallowNone[Annotated[tuple[kind, ...] | None, shown]]
 
 
 def _owners(setting: str) -> str:
