@@ -154,7 +154,8 @@ def test_policies_are_values(policy):
 
 
 @pytest.mark.parametrize(
-    "answer", [True, (True, {}), (Decision(True), {"n": True}), (Decision(True), {})]
+    "answer",
+    [True, (True, {}), (Decision(True), {"n": True}), (Decision(True), {}), (Decision(True), None)],
 )
 def test_a_policy_s_answer_that_could_not_be_saved_is_refused_at_once(answer):
     @dataclass(frozen=True)

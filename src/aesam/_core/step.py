@@ -233,7 +233,8 @@ def _checked(
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Decision)):  # pyright: ignore
         raise TypeError(f"{name}.decide must return (Decision(...), state), got {answer!r}")
     decision, state = cast(tuple[Decision, dict[str, float]], answer)
-    if state.keys() != before.keys() or not all(map(_is_number, state.values())):
+    known = isinstance(state, dict) and state.keys() == before.keys()  # pyright: ignore
+    if not (known and all(map(_is_number, state.values()))):
         raise TypeError(
             f"{name}.decide must return a state of finite numbers under the keys of start(), "
             f"{sorted(policy.start())}, got {state!r}"
