@@ -160,3 +160,29 @@ def test_a_method_from_outside_is_created_and_listed():
         forget_method("wide-sam")
     with pytest.raises(ValueError, match="small letters, digits and hyphens, got 'Wide SAM'"):
         aesam.register_method("Wide SAM", label="", settings=[])
+
+
+def test_a_subclass_that_hands_its_keywords_on_takes_what_they_are_for():
+    @aesam.register_method("my-ae", label="My AE", settings=[Setting("rho", 0.1, "radius")])
+    class MyAE(aesam.AESAM):
+        def __init__(self, base, model=None, *, rho=0.1, **more):
+            super().__init__(base, model, rho=rho, **more)
+
+    try:
+        record = aesam.method_record("my-ae")
+        assert (record.needs_total_steps, record.needs_seed) == (True, False)
+        opt = aesam.create("my-ae", torch.nn.Linear(2, 1), lr=0.1, total_steps=7)
+        assert opt.policy.total_steps == 7
+    finally:
+        forget_method("my-ae")
+
+
+@pytest.mark.parametrize("optimizer", [None, 3, torch.nn.Linear, lambda params: None])
+def test_what_is_no_optimizer_is_refused(optimizer):
+    with pytest.raises(TypeError, match="optimizer must be a name of torch.optim, a class"):
+        aesam.create("sam", torch.nn.Linear(2, 1), optimizer=optimizer)
+
+
+def test_a_name_in_capitals_is_near():
+    with pytest.raises(ValueError, match="did you mean ae-sam"):
+        aesam.create("AE-SAM", torch.nn.Linear(2, 1))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -214,7 +215,8 @@ class SharpnessAware(torch.optim.Optimizer):
         Args:
             grad_scale: the factor on the gradients, ``scaler.get_scale()`` under a loss scaler.
             losses: the per-sample losses at ``w``, for methods that select samples.
-            loss: the loss at ``w`` without that factor, for policies that look at it.
+            loss: the loss at ``w`` without that factor, for policies that look at it. Of several
+                processes all give it or none.
         """
         ledger = self._ledger
         ledger.begin("needs_second_pass()")
@@ -313,7 +315,7 @@ class SharpnessAware(torch.optim.Optimizer):
         if not self._has_gradients():
             self._warn_once("no parameter has a gradient: does the closure call backward()?")
         scale = 1.0 if scaler is None else scaler.get_scale()
-        seen = loss if isinstance(loss, int | float | Tensor) else None
+        seen: Any = loss if isinstance(loss, Real | Tensor) else None
         losses = None if passes is None else passes.losses
         if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen):
             with self.perturbed() as at, torch.enable_grad():
@@ -342,6 +344,7 @@ class SharpnessAware(torch.optim.Optimizer):
             return None
         if not isinstance(own, Tensor):
             own = torch.tensor(checks.real("loss", own, "a number or a tensor with one"))
+            own = own.to(next(iter(self._devices())))  # where processes can average it
         if own.numel() != 1:
             raise ValueError(f"loss must be one number, got a tensor of shape {tuple(own.shape)}")
         return step.mean_over_processes(own.reshape(()), self.model)

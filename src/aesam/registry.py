@@ -60,6 +60,8 @@ class MethodRecord:
         make: its class, or a function of ``(base, model, **settings)``.
         settings: its settings with their defaults, those to search first.
         paper: where it is from; empty for a control that is of no paper.
+        needs_total_steps: whether it must know the number of optimizer steps of the whole training.
+        needs_seed: whether it draws random numbers of its own.
 
     >>> method_record("looksam").defaults["k"]
     5
@@ -70,6 +72,8 @@ class MethodRecord:
     make: Callable[..., SharpnessAware]
     settings: tuple[Setting, ...]
     paper: str = ""
+    needs_total_steps: bool = False
+    needs_seed: bool = False
 
     @property
     def summary(self) -> str:
@@ -80,16 +84,6 @@ class MethodRecord:
     def defaults(self) -> dict[str, Any]:
         """Its settings' defaults by name."""
         return {setting.name: setting.default for setting in self.settings}
-
-    @property
-    def needs_total_steps(self) -> bool:
-        """Whether it must know the number of optimizer steps of the whole training."""
-        return "total_steps" in inspect.signature(self.make).parameters
-
-    @property
-    def needs_seed(self) -> bool:
-        """Whether it draws random numbers of its own."""
-        return "seed" in inspect.signature(self.make).parameters
 
 
 class Registry(Generic[Record]):
@@ -158,7 +152,8 @@ def register_method(
         name: small letters, digits and hyphens; each name is used once.
         label: what readers call it.
         settings: those of its keywords that are settings; others, such as ``total_steps``,
-            ``seed`` and ``nonfinite``, are no settings.
+            ``seed`` and ``nonfinite``, are no settings. Whether it takes the first two is seen
+            from its constructor, and from those above it where it hands keywords on.
         paper: where it is from.
 
     >>> from aesam import SAM
@@ -173,10 +168,23 @@ def register_method(
     _METHODS.check_free(name)
 
     def register(make: MethodClass) -> MethodClass:
-        _METHODS.add(name, MethodRecord(name, label, make, tuple(settings), paper))
+        needs = {f"needs_{word}": _takes(make, word) for word in ("total_steps", "seed")}
+        _METHODS.add(name, MethodRecord(name, label, make, tuple(settings), paper, **needs))
         return make
 
     return register
+
+
+def _takes(make: Callable[..., Any], keyword: str) -> bool:
+    """Whether a class or function has a keyword; ``**others`` go to the class above."""
+    makers = [c.__init__ for c in make.__mro__] if isinstance(make, type) else [make]
+    for maker in makers:
+        parameters = inspect.signature(maker).parameters
+        if keyword in parameters:
+            return True
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return False
+    return False
 
 
 def forget_method(name: str) -> None:
@@ -220,7 +228,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     'did you mean ae-sam? Known are erm, sam, ae-sam'
     """
     names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
     guess = f"did you mean {' or '.join(near)}? " if near else ""
     return f"{guess}Known are {', '.join(names)}"
 
@@ -265,9 +273,14 @@ def create(
     return record.make(base, model, **{**record.defaults, **given})
 
 
-def _optimizer_class(optimizer: str | type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    if not isinstance(optimizer, str):
+def _optimizer_class(optimizer: object) -> type[torch.optim.Optimizer]:
+    if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
         return optimizer
+    if not isinstance(optimizer, str):
+        raise TypeError(
+            "optimizer must be a name of torch.optim, a class of optimizers or an optimizer, got "
+            f"{optimizer!r}"
+        )
     known = {
         kind.__name__.lower(): kind
         for kind in vars(torch.optim).values()

@@ -272,3 +272,22 @@ def test_settings_of_every_part_are_compared_on_load_but_not_seeds():
     with pytest.warns(UserWarning, match="samples.gamma=0.5") as caught:
         other.load_state_dict(opt.state_dict())
     assert len(caught) == 1
+
+
+def test_a_direction_that_overflowed_is_not_saved():
+    """Half precision: the second gradient is finite, its difference to the first is not."""
+    w = torch.nn.Parameter(torch.zeros(8, dtype=torch.float16))
+    opt = aesam.LookSAM(torch.optim.SGD([w], lr=1e-9), k=2)
+    w.grad = torch.full_like(w, 100.0)
+    assert opt.needs_second_pass()
+    with opt.perturbed():
+        w.grad = torch.full_like(w, 60000.0)
+        w.grad[0] = -60000.0
+    opt.step()
+    saved = opt.state_dict()
+    assert saved["aesam"]["between"]["tensors"] == {}
+    aesam.LookSAM(torch.optim.SGD([w], lr=1e-9), k=2).load_state_dict(saved)
+    opt.zero_grad()
+    w.grad = torch.full_like(w, 100.0)
+    assert not opt.needs_second_pass()
+    assert w.grad.eq(100.0).all()

@@ -13,14 +13,16 @@ pytestmark = pytest.mark.slow
 PLUGIN = '''
 import torch
 from torch import nn
-from aesam import Setting, SharpnessAware, register_method
+from aesam import AESAM, Setting, SharpnessAware, register_method
 from aesam.lab.config import Training
 from aesam.lab.data import DataRecord, DataSet, Split, register_data_set
+from aesam.lab.lab_methods import LabMethod, register_lab_method
 from aesam.lab.models import ModelRecord, register_model
 from aesam.parts.policies import Periodic
 
 RHO = Setting("rho", 0.3, "radius", symbol="ρ", allowed="≥ 0", grid=(0.1, 0.4))
 ETA = Setting("eta", 2, "steps between two second gradients", symbol="η", grid=(1, 2))
+STEEP = Setting("lambda1", -2.0, "threshold at the end", grid=(-3, -2))
 
 @register_method("every-other", label="Every Other", settings=(RHO, ETA))
 class EveryOther(SharpnessAware):
@@ -28,6 +30,15 @@ class EveryOther(SharpnessAware):
 
     def __init__(self, base, model=None, *, rho=0.3, eta=2, nonfinite="skip"):
         super().__init__(base, model, policy=Periodic(eta), rho=rho, nonfinite=nonfinite)
+
+@register_method("steep", label="Steep", settings=(STEEP,))
+class Steep(AESAM):
+    """AE-SAM with other thresholds; hands its keywords on, total_steps among them."""
+
+    def __init__(self, base, model=None, *, lambda1=-2.0, **more):
+        super().__init__(base, model, lambda1=lambda1, **more)
+
+register_lab_method("steep", LabMethod(baseline="every-other", colour="#123456"))
 
 def stripes(root, size):
     labels = torch.arange(96) % 2
@@ -82,7 +93,7 @@ def test_every_command_takes_what_was_registered_outside(aesam_here, tmp_path):
 
     told = aesam_here(
         "compare", "--dataset", "stripes", "--methods", "erm", "every-other", "matched-sam",
-        "--seeds", 0, 1, "--noise", 0, "--eta", 3,
+        "steep", "--seeds", 0, 1, "--noise", 0, "--eta", 3,
     )  # fmt: skip
     assert "Every Other" in told
     assert "matched coin" in told
@@ -90,11 +101,18 @@ def test_every_command_takes_what_was_registered_outside(aesam_here, tmp_path):
     rows = {row["method"]: row for row in results["comparisons"][0]["rows"]}
     assert rows["every-other"]["settings"]["eta"] == 3
     assert rows["every-other"]["against_baseline"]["label"] == "ERM"  # the default
+    assert rows["steep"]["against_baseline"]["label"] == "Every Other"
+    assert "of Steep: Every Other" in told  # the caption follows
 
-    aesam_here("tune", "--dataset", "stripes", "--methods", "every-other", "--etas", 1)
+    aesam_here(
+        "tune", "--dataset", "stripes", "--methods", "every-other", "steep", "--etas", 1,
+    )  # fmt: skip
     tuned = json.loads((tmp_path / "runs/tune/tune.json").read_text())["rows"]
-    assert sorted(row["settings"]["rho"] for row in tuned) == [0.1, 0.4]  # its own grid
-    assert {row["settings"]["eta"] for row in tuned} == {1}
+    other = [row["settings"] for row in tuned if row["method"] == "every-other"]
+    assert sorted(settings["rho"] for settings in other) == [0.1, 0.4]  # its own grid
+    assert {settings["eta"] for settings in other} == {1}
+    steep = [row["settings"]["lambda1"] for row in tuned if row["method"] == "steep"]
+    assert sorted(map(repr, steep)) == ["-2.0", "-3.0"]  # real, as its default is
 
     assert "Every Other" in aesam_here("report", "runs/compare", "--out", "again")
     assert "train: 96" in aesam_here("data", "stripes")

@@ -159,3 +159,21 @@ def test_methods_without_such_parts_save_what_they_always_saved():
     Problem(model).train(opt, 2)
     sections = {"version", "method", "step", "policy", "between", "ascent", "generators", "counts"}
     assert set(opt.state_dict()["aesam"]) == sections
+
+
+def test_what_is_observed_on_a_step_is_there_when_it_learns():
+    class Both(Between):
+        remembers = ("seen", "learned")
+
+        def observe(self, gradient, memory):
+            return Memory({**memory.values, "seen": memory.number("seen") + 1})
+
+        def learn(self, first, params, second, memory, workspace):
+            return Memory({**memory.values, "learned": memory.number("learned") + 1})
+
+    model = mlp()
+    opt = aesam.SharpnessAware(
+        torch.optim.SGD(model.parameters(), lr=0.1), policy=Periodic(2), between=Both()
+    )
+    Problem(model).train(opt, 6)
+    assert opt.state_dict()["aesam"]["between"]["values"] == {"seen": 6.0, "learned": 3.0}

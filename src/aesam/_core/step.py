@@ -342,9 +342,9 @@ def finish_second_pass(
 ) -> None:
     """Make ``d`` of both gradients, in place; one transfer to the host says if it is finite."""
     done = ledger.committed
-    before = {name: done.memory(name) for name in parts.learners}
+    seen = pending.after or done  # after `observe`, which every step calls
     learned = {
-        name: part.learn(first, params, second, before[name], ledger.workspace)
+        name: part.learn(first, params, second, seen.memory(name), ledger.workspace)
         for name, part in parts.learners.items()
     }
     total, learned, at_ascent = _fetch(params, second, learned, pending.norm_at_ascent)
@@ -354,8 +354,16 @@ def finish_second_pass(
     if not math.isfinite(total):
         pending.after = None
     elif pending.after is not None:
-        pending.after = replace(pending.after, memories={**pending.after.memories, **learned})
-        pending.released = [_let_go(before[n], memory) for n, memory in learned.items()]
+        kept = {name: parts.learners[name].settle(memory) for name, memory in learned.items()}
+        pending.after = replace(pending.after, memories={**pending.after.memories, **kept})
+        pending.released = [
+            gone
+            for name, memory in kept.items()
+            for gone in (
+                _let_go(done.memory(name), memory),
+                _let_go(learned[name], memory, done.memory(name)),
+            )
+        ]
         pending.carried = parts.combine.combine(
             first, params, second, done.memory("combine"), pending.generators.get("combine")
         )
@@ -363,10 +371,10 @@ def finish_second_pass(
         ledger.workspace.give(first.params, first.values)
 
 
-def _let_go(before: Memory, after: Memory) -> dict[Tensor, Tensor]:
-    """The tensors of a memory that are not kept on."""
-    kept = set(map(id, after.tensors.values()))
-    return {p: t for p, t in before.tensors.items() if id(t) not in kept}
+def _let_go(memory: Memory, *others: Memory) -> dict[Tensor, Tensor]:
+    """The tensors of a memory that are in none of the others."""
+    kept = {id(t) for other in others for t in other.tensors.values()}
+    return {p: t for p, t in memory.tensors.items() if id(t) not in kept}
 
 
 def _fetch(

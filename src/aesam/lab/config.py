@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from tyro.conf import Suppress, arg
 
@@ -181,11 +181,14 @@ def from_dict(saved: Mapping[str, Any]) -> Run:
     >>> from_dict(as_dict(Run(seed=3))) == Run(seed=3)
     True
     """
-    method = dict(saved["method"])
+    method: Any = saved["method"]
+    if not (isinstance(method, dict) and isinstance(method.get("name"), str)):  # pyright: ignore
+        raise TypeError(f"method must be a name and settings, got {method!r}")
+    settings = cast(dict[str, Any], method)
     return Run(
         Data(**saved["data"]),
         Model(**saved["model"]),
-        Method(method.pop("name"), **method),
+        Method(settings["name"], **{k: v for k, v in settings.items() if k != "name"}),
         Training(**saved["training"]),
         saved["seed"],
     )

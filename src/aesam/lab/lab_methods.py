@@ -201,13 +201,16 @@ def fill(method: Method, *, strict: bool = True) -> Method:
     for setting in record.settings:
         value = method.settings.get(setting.name, setting.default)
         if not (setting.implied and value == setting.default):
-            filled[setting.name] = float(value) if _is_real(setting, value) else value
+            filled[setting.name] = _as_default(setting, value)
     return Method(method.name, **filled)
 
 
-def _is_real(setting: Setting, value: float) -> bool:
-    """Whether a whole number was given for a real one, which would make it another run."""
-    return isinstance(setting.default, float) and type(value) is int
+def _as_default(setting: Setting, value: float) -> float:
+    """The value in its setting's kind of number: 1 and 1.0 would be two runs."""
+    if isinstance(setting.default, float) and type(value) is int:
+        return float(value)
+    whole = type(setting.default) is int and isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
 
 
 def _refuse_foreign(method: Method, record: MethodRecord) -> None:

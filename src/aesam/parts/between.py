@@ -90,6 +90,10 @@ class Reuse(Between):
         kept = torch.where(usable, norm, torch.zeros_like(norm))
         return Memory({"norm": kept}, dict(zip(owners, g_v, strict=True)))
 
+    def settle(self, memory: Memory) -> Memory:
+        """Nothing where nothing can be reused: ``g_v`` may hold infinities then."""
+        return memory if memory.number("norm") > 0.0 else Memory()
+
     def adjust(self, gradient: Gradient, memory: Memory, generator: Draws) -> None:
         norm = memory.number("norm")
         if norm == 0.0:

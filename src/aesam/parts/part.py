@@ -181,6 +181,10 @@ class MemoryPart(Part):
         """
         return memory
 
+    def settle(self, memory: Memory) -> Memory:
+        """Called with what :meth:`learn` returned, its numbers fetched: what of it is kept."""
+        return memory
+
 
 def read(
     groups: Iterable[dict[str, Any]],

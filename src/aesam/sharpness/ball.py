@@ -15,7 +15,7 @@ from aesam.parts import checks
 from aesam.sharpness import plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import Objective, measuring
-from aesam.sharpness.progress import Progress
+from aesam.sharpness.progress import Telling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def average_sharpness(
     samples: int = 20,
     seed: int = 0,
     mode: Mode = "eval",
-    progress: Progress = False,
+    progress: Telling = False,
 ) -> Sharpness:
     """``E L(w + δ) − L(w)`` for δ uniform in the l2 ball of radius ``rho``, or of several radii.
 
@@ -110,7 +110,7 @@ def worst_case_sharpness(
     rho: float | Sequence[float] = 0.05,
     seed: int = 0,
     mode: Mode = "eval",
-    progress: Progress = False,
+    progress: Telling = False,
 ) -> Sharpness:
     """``max L(w + δ) − L(w)`` over the l2 ball of radius ``rho``, or of several radii.
 

@@ -9,7 +9,7 @@ from aesam._core import tensors
 from aesam.sharpness import plots
 from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring
-from aesam.sharpness.progress import Progress
+from aesam.sharpness.progress import Telling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ class FullGradient:
 
 
 def squared_gradient_norms(
-    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Progress = False
+    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Telling = False
 ) -> GradientNorms:
     """The squared norm of the stochastic gradient of each batch.
 
@@ -108,7 +108,7 @@ def squared_gradient_norms(
 
 
 def gradient_variance(
-    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Progress = False
+    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Telling = False
 ) -> GradientVariance:
     """The variance of stochastic gradients around the gradient over all samples (Eq. 3).
 
@@ -142,7 +142,7 @@ def gradient_variance(
 
 
 def full_gradient_norm(
-    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Progress = False
+    model: Module, loss: Loss, batches: Batches, *, mode: Mode = "eval", progress: Telling = False
 ) -> FullGradient:
     """The norm of the gradient over all samples.
 

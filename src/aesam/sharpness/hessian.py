@@ -12,7 +12,7 @@ from aesam.parts import checks
 from aesam.sharpness import lanczos, plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring
-from aesam.sharpness.progress import Progress
+from aesam.sharpness.progress import Telling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,7 @@ def hessian_eigenvalues(
     steps: int = 100,
     seed: int = 0,
     mode: Mode = "eval",
-    progress: Progress = False,
+    progress: Telling = False,
 ) -> HessianEigenvalues:
     """The ``k`` largest eigenvalues, by Lanczos' method with full reorthogonalisation.
 
@@ -129,7 +129,7 @@ def hessian_trace(
     samples: int = 100,
     seed: int = 0,
     mode: Mode = "eval",
-    progress: Progress = False,
+    progress: Telling = False,
 ) -> HessianTrace:
     """The trace, by Hutchinson's method: the mean of ``zᵀHz`` over vectors z of random signs.
 

@@ -12,7 +12,7 @@ from aesam._core import tensors
 from aesam._core.guards import Buffers, RandomState
 from aesam.sharpness import inputs
 from aesam.sharpness.inputs import Batches, Loss
-from aesam.sharpness.progress import Progress, counted
+from aesam.sharpness.progress import Telling, counted
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def measuring(
     batches: Batches,
     *,
     mode: str,
-    progress: Progress,
+    progress: Telling,
     passes: int,
 ) -> Generator["Objective"]:
     """The loss, ready to be measured; ``passes`` is how often the batches are gone through.

@@ -5,13 +5,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Told = Callable[[int, int], None]
-Progress = bool | Told
+Telling = bool | Told
 TENTHS = 10
 EVERY = 100  # pieces of work, where their number is not known
 
 
 @contextmanager
-def counted(progress: Progress, what: str, total: int) -> Generator[Callable[[], None]]:
+def counted(progress: Telling, what: str, total: int) -> Generator[Callable[[], None]]:
     """A function to call after each of ``total`` pieces of work; 0 where that is not known.
 
     Work that ends early, because nothing is left to do, counts as done.

@@ -11,7 +11,7 @@ from aesam.parts import checks
 from aesam.sharpness import directions, plots, random_vectors
 from aesam.sharpness.inputs import Batches, Loss, Mode
 from aesam.sharpness.objective import measuring
-from aesam.sharpness.progress import Progress
+from aesam.sharpness.progress import Telling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def slice_1d(
     points: int = 21,
     seed: int = 0,
     mode: Mode = "eval",
-    progress: Progress = False,
+    progress: Telling = False,
 ) -> Slice1D:
     """The loss at ``points`` places from ``w − span·d`` to ``w + span·d``.
 
@@ -114,7 +114,7 @@ def slice_2d(
     directions: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
     seed: int = 0,
     mode: Mode = "eval",
-    progress: Progress = False,
+    progress: Telling = False,
 ) -> Slice2D:
     """The loss on a square of ``points × points`` places, ``span`` each way along two directions.
 

@@ -98,3 +98,18 @@ def test_every_flag_is_explained(command):
         and not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant))
     ]
     assert bare == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"),
+    [((), 2), (("--seeds", "0"), 2), (("--epochs", "5"), 0), (("--rho", "1"), 0)],
+)
+def test_only_the_default_comparison_says_how_its_settings_were_chosen(flags, count, monkeypatch):
+    assert len(parsed(monkeypatch, "compare", *flags).notes()) == count
+
+
+def test_a_flag_without_its_value_is_said_to_lack_it(capsys):
+    code, told = aesam("train", "--dataset", "--epochs", 1, capsys=capsys)
+    assert code == 2
+    assert "--dataset" in told
+    assert "unknown data set" not in told

@@ -27,8 +27,7 @@ AE-LookSAM  3  *_83.53_ ± 0.55   19.5 ± 0.5  1.22×   1.19  80.00 ± 3.00   0.
 
 * best of all, _best of its group_. Rows with similar % SAM stand together. Time is a multiple
 of ERM's. p is of a two-sided paired t-test by seed, against SAM and against the method's own
-baseline (of AE-SAM: SS-SAM, of AE-LookSAM: LookSAM, of a coin or inverted: its model, else
-ERM).
+baseline (of SAM, ESAM, SS-SAM, LookSAM: ERM; of AE-SAM: SS-SAM; of AE-LookSAM: LookSAM).
 """
 
 

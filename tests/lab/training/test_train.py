@@ -310,3 +310,16 @@ def test_a_run_is_a_value():
     assert config.config_hash(run) == config.config_hash(moved)
     assert isinstance(hash(run), int)
     assert Run() == Run()
+
+
+@pytest.mark.parametrize(
+    "method", ["sam", 3, {"name": None}, {"rho": 0.1}, {"name": "sam", "rho": "a"}]
+)
+def test_a_damaged_method_in_a_config_is_said_to_be_damaged(method, tmp_path, capsys):
+    words = ("train", *SMALL, "--epochs", 1, "--out", tmp_path, "--quiet")
+    assert aesam(*words) == 0
+    saved = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**saved, "method": method}))
+    code, told = aesam(*words, "--resume", capsys=capsys)
+    assert code == 2
+    assert "is damaged" in told

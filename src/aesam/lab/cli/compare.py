@@ -42,7 +42,7 @@ class Compare(RunFlags):
     are finished are never run again, so a larger comparison only adds what is missing.
     """
 
-    methods: tuple[str, ...] = tuple(lab_methods.methods_of("paper"))
+    methods: tuple[str, ...] = field(default_factory=lambda: tuple(lab_methods.methods_of("paper")))
     """What to compare."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run of each method for each."""
@@ -58,7 +58,7 @@ class Compare(RunFlags):
         jobs = self.plan()
         check_all(jobs, self.grid, self.out)
         outcomes = finish(jobs, self.grid)
-        report([o.job for o in outcomes if o.error is None], self.out, self._notes())
+        report([o.job for o in outcomes if o.error is None], self.out, self.notes())
         return tell_failures(outcomes)
 
     def plan(self) -> list[Job]:
@@ -80,15 +80,13 @@ class Compare(RunFlags):
         tuned = lab_methods.tuned(method) if self.data.name == TUNED_ON else {}
         return self.run(method, seed, noise, strict=False, **tuned)
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What is to be said of the default comparison, whatever its methods and seeds."""
-        usual = data_record(TUNED_ON).usual
-        here = (self.data, self.model, self.training, self.noise, self.given_settings())
-        return (
-            [HOW_CHOSEN, HOW_FAR]
-            if here == (usual.data, usual.model, usual.training, (0.6,), {})
-            else []
-        )
+        usual, run = data_record(TUNED_ON).usual, self._run(self.methods[0], 0, 0.0)
+        here = (run.data, run.model, run.training, self.noise)
+        default = (usual.data, usual.model, usual.training, Compare().noise)
+        same = here == default and not self.given_settings()
+        return [HOW_CHOSEN, HOW_FAR] if same else []
 
 
 def check_all(jobs: list[Job], grid: GridFlags, out: Path) -> None:

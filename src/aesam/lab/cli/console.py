@@ -39,6 +39,6 @@ def typed_value(flag: str) -> str | None:
     words, value = sys.argv[1:], None
     for word, after in zip(words, [*words[1:], None], strict=True):
         name, equals, attached = word.partition("=")
-        if name == flag:
+        if name == flag and (equals or not (after or "--").startswith("-")):
             value = attached if equals else after
     return value

@@ -71,7 +71,7 @@ class GridFlags:
     address: Annotated[str | None, tyro.conf.arg(metavar="STR", help_behavior_hint="")] = None
     """The scheduler of the dask or ray cluster; one is started on this machine if left out."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Say nothing on the way."""
+    """Say nothing on the way, only where the result is."""
 
 
 def with_defaults(command: type[Command], dataset: str) -> Command:
@@ -115,15 +115,19 @@ def _method_flags(command: type[RunFlags]) -> list[tuple[str, Any, Any]]:
         "method": Annotated[str, tyro.conf.arg(metavar=names, help=about)],
         "methods": Annotated[tuple[str, ...], tyro.conf.arg(metavar=f"[{names} ...]", help=about)],
     }
-    return [(f.name, kinds[f.name], f.default) for f in fields(command) if f.name in kinds]
+    usual = command()  # plugins may have added to what is usual
+    return [
+        (f.name, kinds[f.name], getattr(usual, f.name)) for f in fields(command) if f.name in kinds
+    ]
 
 
 def _setting_flags(command: type[RunFlags]) -> type[Any]:
     """A dataclass with a field for each setting of any method, None where no flag was given."""
     settings = lab_methods.all_settings()
-    taken = {f.name for kind in (command, Data, Model, Training) for f in fields(kind)}
+    kinds = (command, Data, Model, Training, GridFlags)
+    taken = {f.name for kind in kinds for f in fields(kind)}
     for setting in settings:
-        if setting.name in taken:
+        if taken & {setting.name, plural(setting.name)}:
             raise UsageError(
                 f"the setting {setting.name} of {_owners(setting.name)} has the name of another "
                 "flag: register it under another name"
@@ -134,7 +138,7 @@ def _setting_flags(command: type[RunFlags]) -> type[Any]:
 
 
 def _setting_flag(setting: Setting) -> tuple[str, Any, None]:
-    kind = type(setting.default)
+    kind = _kind_of(setting.name)
     switch = kind is bool
     symbol = f"{setting.symbol}, " if setting.symbol else ""
     allowed = f"; {setting.allowed}" if setting.allowed and not switch else ""
@@ -156,7 +160,7 @@ def grids_class(names: Iterable[str]) -> type[Any]:
             grids.setdefault(setting, []).append(values)
     kind = make_dataclass(
         "Grids",
-        [(f"{setting}s", _grid_flag(setting, found), None) for setting, found in grids.items()],
+        [(plural(name), _grid_flag(name, found), None) for name, found in grids.items()],
         frozen=True,
     )
     kind.__doc__ = "What to try; without, each method's own grid."
@@ -165,13 +169,29 @@ def grids_class(names: Iterable[str]) -> type[Any]:
 
 def _grid_flag(setting: str, grids: list[tuple[float, ...]]) -> Any:
     several = " (and others)" if len(set(grids)) > 1 else ""
-    kind = int if all(isinstance(value, int) for grid in grids for value in grid) else float
+    kind = _kind_of(setting)
     shown = tyro.conf.arg(
         metavar="[{0} [{0} ...]]".format(kind.__name__.upper()),
         help=f"Values of {setting} to try.",
         help_behavior_hint=f"(default: {' '.join(f'{v:g}' for v in grids[0])}{several})",
     )
     return tyro.conf.DisallowNone[Annotated[tuple[kind, ...] | None, shown]]
+
+
+def plural(setting: str) -> str:
+    """The flag for several values of a setting.
+
+    >>> plural("rho"), plural("radius")
+    ('rhos', 'radiuses')
+    """
+    return f"{setting}es" if setting.endswith("s") else f"{setting}s"
+
+
+def _kind_of(setting: str) -> type[Any]:
+    """What a setting's values are: real where methods differ in it."""
+    every = [s.default for record in method_records() for s in record.settings if s.name == setting]
+    kinds: set[type[Any]] = {type(default) for default in every}
+    return kinds.pop() if len(kinds) == 1 else float
 
 
 def _owners(setting: str) -> str:

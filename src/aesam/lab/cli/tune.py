@@ -10,7 +10,7 @@ import tyro
 from aesam.lab import files, lab_methods
 from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import command_line, console, say
-from aesam.lab.cli.run_flags import GridFlags, RunFlags, grids_class
+from aesam.lab.cli.run_flags import GridFlags, RunFlags, grids_class, plural
 from aesam.lab.config import Data, Method
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder, folder_of
@@ -29,8 +29,10 @@ class Tune(RunFlags):
     """
 
     data: Data = field(default_factory=lambda: Data(holdout=0.1))
-    methods: tuple[str, ...] = tuple(
-        name for name in lab_methods.methods_of("paper") if lab_methods.searched(name)
+    methods: tuple[str, ...] = field(
+        default_factory=lambda: tuple(
+            name for name in lab_methods.methods_of("paper") if lab_methods.searched(name)
+        )
     )
     """What to search for."""
     seeds: tuple[int, ...] = (0,)
@@ -68,8 +70,8 @@ class Tune(RunFlags):
         if not self.data.holdout > 0.0:
             raise UsageError(f"holdout must be above 0 to tune on, got {self.data.holdout}")
         for name in self.given_settings():
-            if f"{name}s" in grids:
-                raise UsageError(f"tune searches {name}: give --{name}s")
+            if plural(name) in grids:
+                raise UsageError(f"tune searches {name}: give --{plural(name)}")
 
     def grid_of(self, method: str) -> list[Job]:
         """Every combination of the values to try of the method's searched settings."""
@@ -77,9 +79,13 @@ class Tune(RunFlags):
         runs = [self.run(method, seed, self.noise, strict=False) for seed in seeds]
         points: list[dict[str, float]] = [{}]
         for name, own in lab_methods.searched(method).items():
-            values = dict.fromkeys(getattr(self.grids, f"{name}s") or own)
+            values = dict.fromkeys(getattr(self.grids, plural(name)) or own)
             points = [{**point, name: v} for point in points for v in values]
-        chosen = [replace(run, method=run.method.but(**point)) for point in points for run in runs]
+        chosen = [
+            replace(run, method=lab_methods.fill(run.method.but(**point)))
+            for point in points
+            for run in runs
+        ]
         return [Job(run, folder_of(run, self.out)) for run in chosen]
 
 

@@ -9,8 +9,7 @@ from aesam.lab.show.table import Line, Sheet
 
 EXPLANATION = (
     "Rows with similar % SAM stand together. Time is a multiple of ERM's. p is of a two-sided "
-    "paired t-test by seed, against SAM and against the method's own baseline "
-    "(of AE-SAM: SS-SAM, of AE-LookSAM: LookSAM, of a coin or inverted: its model, else ERM)."
+    "paired t-test by seed, against SAM and against the method's own baseline"
 )
 BASELINE = "p vs baseline"
 SHORT = {"% SAM": "% SAM", "gradients per step": "grads\n/step"}
@@ -32,13 +31,23 @@ def results_sheet(comparison: Comparison, *, narrow: bool = False) -> Sheet:
         comparison.title,
         tuple(columns),
         tuple(tuple(_line(row, columns) for row in group) for group in comparison.groups),
-        EXPLANATION,
+        explanation(comparison),
         subtitle(comparison),
         marked=list(columns).index(_accuracy(comparison)),
         named=() if narrow else (BASELINE,),
         short=SHORT,
         tight=True,
     )
+
+
+def explanation(comparison: Comparison) -> str:
+    """What the columns mean, with the baseline of each row that has one."""
+    found: dict[str, list[str]] = {}
+    for row in comparison.rows:
+        if row.against_baseline is not None:
+            found.setdefault(row.against_baseline.label, []).append(row.label)
+    named = "; ".join(f"of {', '.join(rows)}: {label}" for label, rows in found.items())
+    return f"{EXPLANATION} ({named})." if named else f"{EXPLANATION}."
 
 
 def runs_sheet(comparison: Comparison) -> Sheet:

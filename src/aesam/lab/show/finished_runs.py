@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from aesam.lab.errors import UsageError
 
-Record = dict[str, Any]
+JsonObject = dict[str, Any]
 
 SECTIONS = ("data", "model", "method", "training")
 NUMBERS = ("train_accuracy", "percent_sam", "steps", "gradients", "seconds")
@@ -19,9 +19,9 @@ class FinishedRun:
     """One run as its folder tells it: what was asked for, each epoch, and how it ended."""
 
     folder: Path
-    config: Record
-    metrics: list[Record]
-    summary: Record
+    config: JsonObject
+    metrics: list[JsonObject]
+    summary: JsonObject
 
     @property
     def method(self) -> str:
@@ -60,7 +60,7 @@ def _read_run(folder: Path) -> FinishedRun:
     )
 
 
-def _checked_config(path: Path) -> Record:
+def _checked_config(path: Path) -> JsonObject:
     config = _parse(_text(path), str(path))
     for section in SECTIONS:
         if not isinstance(config.get(section), dict):
@@ -72,7 +72,7 @@ def _checked_config(path: Path) -> Record:
     return config
 
 
-def _checked_summary(path: Path) -> Record:
+def _checked_summary(path: Path) -> JsonObject:
     summary = _parse(_text(path), str(path))
     for name in NUMBERS:
         if not is_number(summary.get(name)):
@@ -84,7 +84,7 @@ def _checked_summary(path: Path) -> Record:
     return summary
 
 
-def _read_lines(path: Path) -> list[Record]:
+def _read_lines(path: Path) -> list[JsonObject]:
     lines = _text(path).splitlines()
     epochs = [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
     for number, epoch in enumerate(epochs, 1):
@@ -101,7 +101,7 @@ def _is_trace(trace: object) -> bool:
         return True
     if not isinstance(trace, dict):
         return False
-    series = list(cast("Record", trace).values())
+    series = list(cast("JsonObject", trace).values())
     return all(isinstance(each, list) for each in series) and len({len(s) for s in series}) <= 1
 
 
@@ -112,14 +112,14 @@ def _text(path: Path) -> str:
         raise UsageError(f"cannot read {str(path)!r}: {error}") from error
 
 
-def _parse(text: str, where: str) -> Record:
+def _parse(text: str, where: str) -> JsonObject:
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise UsageError(f"{where!r} is damaged, not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where!r} is damaged: expected an object, got {type(value).__name__}")
-    return cast("Record", value)
+    return cast("JsonObject", value)
 
 
 def versions_of(runs: Iterable[FinishedRun]) -> dict[str, str]:
