@@ -7,11 +7,14 @@ A test calls :func:`tables` and :func:`filled`, and refuses pages that are out o
 
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from aesam import MethodRecord, list_methods, method_record
+from aesam.lab.data import data_record, list_data_sets
 from aesam.lab.lab_methods import lab_method
+from aesam.lab.models import list_models, model_help
 
 ROOT = Path(__file__).parents[1]
 
@@ -175,6 +178,23 @@ def lab_groups() -> str:
     return "\n".join(rows)
 
 
+def data_sets() -> str:
+    """All data sets by their records."""
+    rows = _head("`--dataset`", "what it is", "usual model", "usual epochs", "crops and flips")
+    for record in map(data_record, list_data_sets()):
+        epochs, augment = str(record.training.epochs), "yes" if record.augment else "no"
+        cells = [f"`{record.name}`", escape(record.help), f"`{record.model}`", epochs, augment]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def models() -> str:
+    """All models by their records, and the families of models."""
+    rows = _head("`--model`", "what it is")
+    rows += [f"| `{name}` | {model_help(name)} |" for name in list_models()]
+    return "\n".join(rows)
+
+
 def settings() -> str:
     """All settings by the methods' records: the default of most, and who has another."""
     rows = _head("setting", "symbol", "what it is", "allowed", "default", "searched")
@@ -202,10 +222,12 @@ def tables() -> dict[str, str]:
     return {
         "claims": claims(),
         "cost": cost(),
+        "data_sets": data_sets(),
         "demo": demo(),
         "lab_methods": lab_groups(),
         "lab_overhead": lab_overhead(),
         "methods": methods(),
+        "models": models(),
         "noise_cifar": noise("table-noise-cifar10"),
         "noise_digits": noise("table-noise"),
         "settings": settings(),

@@ -1,6 +1,7 @@
 """`import aesam` loads torch and the standard library, and the layers point one way."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from dataclasses import is_dataclass
@@ -72,6 +73,16 @@ def test_imports_point_one_way():
             continue
         for other in filter(None, imported_by(path)):
             assert room_of(other) <= room_of(module), f"{module} imports {other}"
+
+
+def test_no_module_imports_itself_by_a_detour():
+    names = {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts): path
+        for path in SOURCE.rglob("*.py")
+        if path.stem != "__init__"
+    }
+    graph = {name: {m for m in imported_by(path) if m in names} for name, path in names.items()}
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
 def test_sharpness_stands_on_checks_tensors_and_guards_only():

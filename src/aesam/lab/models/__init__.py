@@ -13,6 +13,7 @@ from aesam.lab.models.model_records import (
     build_for,
     forget_model,
     list_models,
+    model_help,
     model_record,
     register_model,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "build_for",
     "forget_model",
     "list_models",
+    "model_help",
     "model_record",
     "register_model",
 ]

@@ -96,6 +96,11 @@ def model_record(name: str) -> ModelRecord:
     raise unknown("model", name, list_models())
 
 
+def model_help(name: str) -> str:
+    """What a model, or a family by its pattern, is, in half a line."""
+    return _FAMILIES[name].help if name in _FAMILIES else model_record(name).help
+
+
 def list_models(pattern: str = "*") -> list[str]:
     """The names of all models that match, and last the patterns of families.
 

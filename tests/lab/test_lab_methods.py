@@ -1,0 +1,63 @@
+"""What the lab knows of a method beside the library's record, and does without it."""
+
+import pytest
+
+import aesam
+from aesam.lab import lab_methods
+from aesam.lab.config import Method
+from aesam.lab.errors import UsageError
+from aesam.lab.lab_methods import LabMethod, fill, lab_method, label_of, order_of, tuned
+from aesam.registry import forget_method
+
+
+@pytest.fixture
+def borrower():
+    """A method from outside whose record borrows."""
+    name, rho = "borrower", aesam.Setting("rho", 0.1, "radius")
+    aesam.register_method(name, label="Borrower", settings=[rho])(aesam.SAM)
+    lab_methods.register_lab_method(name, LabMethod("control", borrows="looksam", colour="#123456"))
+    yield name
+    lab_methods.forget_lab_method(name)
+    forget_method(name)
+
+
+def test_a_borrower_takes_only_the_settings_that_it_has(borrower):
+    assert lab_method("looksam").tuned == {"rho": 0.5, "alpha": 0.6}
+    assert tuned(borrower) == {"rho": 0.5}
+    assert lab_methods.colour_of(borrower) == "#123456"
+
+
+def test_a_method_without_a_record_has_defaults():
+    assert lab_method("nobody-s") == LabMethod()
+    assert label_of("nobody-s") == "nobody-s"
+    assert order_of("nobody-s") > order_of("ae-looksam")
+
+
+def test_every_method_of_the_library_has_a_group_and_a_known_baseline():
+    groups = {name: lab_method(name).group for name in aesam.list_methods()}
+    assert sorted(set(groups.values())) == ["control", "paper"]
+    for name in groups:
+        assert lab_method(name).baseline in groups
+        assert (lab_method(name).borrows or "sam") in groups
+
+
+@pytest.mark.parametrize("name", aesam.list_methods())
+def test_filled_settings_are_the_record_s_but_for_implied_ones(name):
+    record = aesam.method_record(name)
+    named = {s.name: s.default for s in record.settings if not s.implied}
+    assert fill(Method(name)).settings == named
+
+
+def test_an_implied_setting_is_named_where_it_differs():
+    assert fill(Method("ae-sam", initial_variance=1e-12)).get("initial_variance") == 1e-12
+
+
+def test_numbers_take_the_kind_of_their_setting():
+    assert repr(fill(Method("looksam", rho=1, k=3.0))).startswith("Method('looksam', rho=1.0")
+    assert repr(fill(Method("looksam", k=3.0)).get("k")) == "3"
+
+
+def test_a_setting_that_a_method_lacks_is_refused_or_dropped():
+    with pytest.raises(UsageError, match="sam has no setting k: it has rho, normalize"):
+        fill(Method("sam", k=2))
+    assert fill(Method("sam", k=2), strict=False).get("k") is None
