@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import aesam
 from aesam import parts, registry, sharpness
-from aesam.lab import data, models
+from aesam.lab import data, lab_methods, models
 from aesam.lab.cli import COMMANDS, parse
 from aesam.paper.command import Reproduce
 
@@ -49,6 +49,7 @@ def left_as_found(tmp_path, monkeypatch):
         registry.forget_method: aesam.list_methods,
         data.forget_data_set: data.list_data_sets,
         models.forget_model: models.list_models,
+        lab_methods.forget_lab_method: lab_methods.list_lab_methods,
     }
     before = {forget: known() for forget, known in registries.items()}
     yield

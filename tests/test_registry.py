@@ -186,3 +186,14 @@ def test_what_is_no_optimizer_is_refused(optimizer):
 def test_a_name_in_capitals_is_near():
     with pytest.raises(ValueError, match="did you mean ae-sam"):
         aesam.create("AE-SAM", torch.nn.Linear(2, 1))
+
+
+def test_a_setting_that_could_not_work_is_refused_where_it_is_made():
+    with pytest.raises(TypeError, match="mode must have numbers or yes/no as values, got 'fast'"):
+        Setting("mode", "fast", "how")
+    with pytest.raises(ValueError, match="name must be that of a keyword that is a setting"):
+        Setting("total_steps", 10, "no setting")
+    register = aesam.register_method("my", label="My", settings=[Setting("nosuch", 1.0, "none")])
+    with pytest.raises(ValueError, match="SAM does not take the setting nosuch of my"):
+        register(aesam.SAM)
+    assert "my" not in aesam.list_methods()

@@ -1,6 +1,6 @@
 """Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
 
-from aesam import parts
+from aesam import parts, sharpness
 from aesam._core.step import StepRecord
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware, unwrap
@@ -56,5 +56,6 @@ __all__ = [
     "method_record",
     "parts",
     "register_method",
+    "sharpness",
     "unwrap",
 ]

@@ -15,6 +15,9 @@ from torch import nn
 
 from aesam.optimizer import SharpnessAware
 
+#: Keywords of methods that say nothing of what is computed, or that a training knows by itself.
+_NO_SETTINGS = ("total_steps", "seed", "nonfinite", "base", "model")
+
 Record = TypeVar("Record")
 MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])
 
@@ -44,6 +47,13 @@ class Setting:
     allowed: str = ""
     grid: tuple[float, ...] = ()
     implied: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.name in _NO_SETTINGS:
+            raise ValueError(f"name must be that of a keyword that is a setting, got {self.name!r}")
+        for value in (self.default, *self.grid):
+            if not isinstance(value, bool | int | float):  # pyright: ignore
+                raise TypeError(f"{self.name} must have numbers or yes/no as values, got {value!r}")
 
     def but(self, default: bool | int | float) -> "Setting":
         """The same setting with another default."""
@@ -168,15 +178,22 @@ def register_method(
     _METHODS.check_free(name)
 
     def register(make: MethodClass) -> MethodClass:
+        for setting in (own := tuple(settings)):
+            if not _takes(make, setting.name, unsure=True):
+                kind = getattr(make, "__name__", make)
+                raise ValueError(f"{kind} does not take the setting {setting.name} of {name}")
         needs = {f"needs_{word}": _takes(make, word) for word in ("total_steps", "seed")}
-        _METHODS.add(name, MethodRecord(name, label, make, tuple(settings), paper, **needs))
+        _METHODS.add(name, MethodRecord(name, label, make, own, paper, **needs))
         return make
 
     return register
 
 
-def _takes(make: Callable[..., Any], keyword: str) -> bool:
-    """Whether a class or function has a keyword; ``**others`` go to the class above."""
+def _takes(make: Callable[..., Any], keyword: str, *, unsure: bool = False) -> bool:
+    """Whether a class or function has a keyword; ``**others`` go to the class above.
+
+    ``unsure`` is the answer for a function, which may hand them on to anywhere.
+    """
     makers = [c.__init__ for c in make.__mro__] if isinstance(make, type) else [make]
     for maker in makers:
         parameters = inspect.signature(maker).parameters
@@ -184,7 +201,7 @@ def _takes(make: Callable[..., Any], keyword: str) -> bool:
             return True
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
             return False
-    return False
+    return unsure
 
 
 def forget_method(name: str) -> None:

@@ -61,3 +61,10 @@ def test_a_setting_that_a_method_lacks_is_refused_or_dropped():
     with pytest.raises(UsageError, match="sam has no setting k: it has rho, normalize"):
         fill(Method("sam", k=2))
     assert fill(Method("sam", k=2), strict=False).get("k") is None
+
+
+@pytest.mark.parametrize("wrong", [{"group": "varient"}, {"colour": "redd"}, {"marker": "??"}])
+def test_a_record_that_could_not_be_drawn_is_refused(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        LabMethod(**wrong)

@@ -3,17 +3,21 @@
 import json
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from support.commands import MODULE
 
 pytestmark = pytest.mark.slow
+
+#: As a user types it: unlike `python -m`, it does not look for modules in the current folder.
+SCRIPT = Path(sys.executable).with_name("aesam")
 
 #: What a user would write: a setting of its own with a grid, and no record of the lab's.
 PLUGIN = '''
 import torch
 from torch import nn
-from aesam import AESAM, Setting, SharpnessAware, register_method
+from aesam import AESAM, Decision, Policy, Setting, SharpnessAware, register_method
 from aesam.lab.config import Training
 from aesam.lab.data import DataRecord, DataSet, Split, register_data_set
 from aesam.lab.lab_methods import LabMethod, register_lab_method
@@ -37,6 +41,24 @@ class Steep(AESAM):
 
     def __init__(self, base, model=None, *, lambda1=-2.0, **more):
         super().__init__(base, model, lambda1=lambda1, **more)
+
+class AboveLast(Policy):
+    """A second gradient where the loss is above that of the step before."""
+
+    looks_at_loss = True
+
+    def start(self):
+        return {"last": 0.0}
+
+    def decide(self, now, state):
+        return Decision(now.loss > state["last"]), {"last": now.loss}
+
+@register_method("above-last", label="Above Last", settings=())
+class AboveLastSAM(SharpnessAware):
+    """SAM where the loss rose."""
+
+    def __init__(self, base, model=None, **common):
+        super().__init__(base, model, policy=AboveLast(), **common)
 
 register_lab_method("steep", LabMethod(baseline="every-other", colour="#123456"))
 
@@ -62,12 +84,11 @@ register_model(ModelRecord(
 def aesam_here(tmp_path):
     """The command as a process in a folder with the plugin; returns what it printed."""
     (tmp_path / "stripes_plugin.py").write_text(PLUGIN)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "OMP_NUM_THREADS": "1", "AESAM_PLUGINS": "stripes_plugin"}
 
     def run(*words, expected=0, **more):
         done = subprocess.run(
-            [*MODULE, *map(str, words)], cwd=tmp_path, env={**env, "PYTHONPATH": path, **more},
+            [SCRIPT, *map(str, words)], cwd=tmp_path, env={**env, **more},
             capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         told = " ".join((done.stdout + done.stderr).replace("│", " ").split())
@@ -118,6 +139,13 @@ def test_every_command_takes_what_was_registered_outside(aesam_here, tmp_path):
     assert "train: 96" in aesam_here("data", "stripes")
 
 
+def test_a_policy_that_looks_at_the_loss_is_given_it(aesam_here):
+    for more in ((), ("--accumulate", 2)):
+        told = aesam_here("train", "--dataset", "stripes", "--method", "above-last", *more)
+        assert "SAM on" in told
+        assert "SAM on 0.0 %" not in told
+
+
 def test_a_report_of_runs_whose_plugin_is_gone_is_made_all_the_same(aesam_here):
     aesam_here("train", "--dataset", "stripes", "--method", "every-other", "--out", "one")
     assert "every-other" in aesam_here("report", "one", AESAM_PLUGINS="")
@@ -127,10 +155,12 @@ def test_a_plugin_that_cannot_be_imported_is_named(aesam_here):
     told = aesam_here("report", "one", expected=2, AESAM_PLUGINS="stripes_plugin,no_such_module")
     assert "the plugin 'no_such_module' cannot be imported" in told
     assert "AESAM_PLUGINS" in told
+    told = aesam_here("report", "one", expected=2, AESAM_PLUGINS="./stripes_plugin.py")
+    assert "which is no module" in told
 
 
 def test_a_setting_may_not_take_the_name_of_a_flag(aesam_here, tmp_path):
-    (tmp_path / "clash.py").write_text(PLUGIN.replace('"eta"', '"epochs"'))
+    (tmp_path / "clash.py").write_text(PLUGIN.replace('"eta"', '"epochs"').replace("eta", "epochs"))
     told = aesam_here("train", "--quiet", expected=2, AESAM_PLUGINS="clash")
     assert "the setting epochs of every-other has the name of another flag" in told
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
-from tyro.conf import Suppress, arg
+from tyro.conf import DisallowNone, Suppress, arg
 
 NoiseKind = Literal["different", "uniform"]
 OptimizerName = Literal["sgd", "adamw"]
@@ -38,11 +38,11 @@ class Data:
     """Wrong labels are drawn from the different classes, or uniform over all."""
     holdout: float = 0.0
     """Share of the training set that is held out and evaluated on instead of the test set."""
-    subset: Annotated[int | None, _or("INT", "all")] = None
+    subset: DisallowNone[Annotated[int | None, _or("INT", "all")]] = None
     """Train on so many samples only, the same for every seed."""
     augment: bool = True
     """Random crops and flips."""
-    cutout: Annotated[int | None, _or("INT", "none")] = None
+    cutout: DisallowNone[Annotated[int | None, _or("INT", "none")]] = None
     """Side of a square that is cut out of each training image."""
 
 
@@ -52,7 +52,7 @@ class Model:
 
     name: Annotated[str, arg(name="model", metavar="NAME")] = "digits-cnn"
     """The network: digits-cnn, mlp, resnet8, resnet18, …; a wrong name lists them all."""
-    patch: Annotated[int | None, _or("INT", "4 up to 64 pixels, then 16")] = None
+    patch: DisallowNone[Annotated[int | None, _or("INT", "4 up to 64 pixels, then 16")]] = None
     """Patch size of a vision transformer."""
 
 
@@ -123,7 +123,7 @@ class Training:
     """Epochs in which the learning rate rises, before the cosine."""
     label_smoothing: float = 0.0
     """Share of each label that is spread over all classes."""
-    clip: Annotated[float | None, _or("FLOAT", "no clipping")] = None
+    clip: DisallowNone[Annotated[float | None, _or("FLOAT", "no clipping")]] = None
     """Largest norm of the final direction."""
     accumulate: int = 1
     """Micro-batches that a batch is split into, in both passes."""

@@ -3,9 +3,10 @@
 A method without a record here works in every command, with the defaults of :class:`LabMethod`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -41,7 +42,7 @@ class LabMethod:
             should be set against, ``"variant"`` for any other.
         baseline: the method that it is tested against, beside SAM.
         borrows: whose searched settings it takes, where it is not searched itself.
-        tuned: its settings in the default comparison, found by `aesam tune`.
+        tuned: its settings in the default comparison, on digits, found by `aesam tune`.
         colour: ``#rrggbb`` in figures.
         marker: matplotlib's, in figures.
         label: what readers call it, for a row that is no method of the library's.
@@ -55,6 +56,14 @@ class LabMethod:
     marker: str = "h"
     label: str = ""
 
+    def __post_init__(self) -> None:
+        if self.group not in get_args(Group):
+            raise ValueError(f"group must be one of {get_args(Group)}, got {self.group!r}")
+        if not re.fullmatch("#[0-9a-fA-F]{6}", self.colour):
+            raise ValueError(f"colour must be written as #rrggbb, got {self.colour!r}")
+        if len(self.marker) != 1:
+            raise ValueError(f"marker must be one letter of matplotlib's, got {self.marker!r}")
+
 
 _LAB = Registry[LabMethod]("record of a method")
 
@@ -67,6 +76,11 @@ def register_lab_method(name: str, record: LabMethod) -> None:
 def forget_lab_method(name: str) -> None:
     """Take a record back; unknown names are refused."""
     _LAB.remove(name)
+
+
+def list_lab_methods() -> list[str]:
+    """The names that have a record here, in the order in which figures list them."""
+    return _LAB.names()
 
 
 def lab_method(name: str) -> LabMethod:
@@ -153,7 +167,7 @@ def symbol_of(setting: str) -> str:
 
 def order_of(name: str) -> tuple[int, str]:
     """A sort key: methods in the order of their records here, then others by name."""
-    known = _LAB.names()
+    known = list_lab_methods()
     return (known.index(name) if name in known else len(known), name)
 
 

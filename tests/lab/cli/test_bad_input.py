@@ -32,6 +32,13 @@ BAD = {
     "missing data": (("train", "--dataset", "cifar10"), "aesam data cifar10"),
     "unknown method to compare": (("compare", "--methods", "sam", "sum"), "did you mean sam"),
     "unknown engine": (("compare", "--engine", "spark"), "'local', 'ray', 'dask'"),
+    "nothing": ((), "Missing subcommand"),
+    "an address without a cluster": (("compare", "--address", "here"), "--engine dask or ray"),
+    "a grid of none of the methods": (
+        ("tune", "--methods", "sam", "--alphas", 0.2),
+        "none of these methods is searched for alphas",
+    ),
+    "no radius": (("train", "--rho", "wide"), "no type matching FLOAT"),
     "no jobs": (("compare", "--jobs", 0), "jobs must be at least 1"),
     "noise to compare": (("compare", "--noise", 0.2, 1.5), "noise must be"),
     "batch larger than the data to compare": (("compare", "--batch-size", 5000), "larger than"),

@@ -76,9 +76,14 @@ class Compare(RunFlags):
             for run in [self._run(method, seed, noise)]
         ]
 
+    @classmethod
+    def usual_settings(cls, method: str, dataset: str) -> dict[str, float]:
+        tuned = lab_methods.tuned(method) if dataset == TUNED_ON else {}
+        return {**super().usual_settings(method, dataset), **tuned}
+
     def _run(self, method: str, seed: int, noise: float) -> Run:
-        tuned = lab_methods.tuned(method) if self.data.name == TUNED_ON else {}
-        return self.run(method, seed, noise, strict=False, **tuned)
+        usual = self.usual_settings(method, self.data.name)
+        return self.run(method, seed, noise, strict=False, **usual)
 
     def notes(self) -> list[str]:
         """What is to be said of the default comparison, whatever its methods and seeds."""
@@ -91,6 +96,8 @@ class Compare(RunFlags):
 
 def check_all(jobs: list[Job], grid: GridFlags, out: Path) -> None:
     """Refuse before anything is trained; what the data say is looked up once per kind of run."""
+    if grid.address is not None and grid.engine == "local":
+        raise UsageError("address is of a cluster: give --engine dask or ray with it")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: choose a folder")
     for job in jobs:

@@ -1,5 +1,6 @@
 """What was typed, and where the commands print to."""
 
+import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ def is_given(flag: str) -> bool:
 def typed_value(flag: str) -> str | None:
     """What was typed for a flag; the last counts."""
     words, value = sys.argv[1:], None
-    for word, after in zip(words, [*words[1:], None], strict=True):
+    for word, after in itertools.zip_longest(words, words[1:]):
         name, equals, attached = word.partition("=")
         if name == flag and (equals or not (after or "--").startswith("-")):
             value = attached if equals else after

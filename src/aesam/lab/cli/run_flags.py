@@ -4,7 +4,7 @@ The flags of the data, the model and the training are the fields of :mod:`aesam.
 of methods follow from the methods' records, also of methods that were registered from outside.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
@@ -15,7 +15,7 @@ from aesam.lab.cli.console import is_given
 from aesam.lab.config import Data, Method, Model, Run, Training
 from aesam.lab.errors import UsageError
 from aesam.lab.grid import EngineName
-from aesam.registry import Setting, list_methods, method_records
+from aesam.registry import Setting, list_methods, method_record, method_records
 
 Command = TypeVar("Command", bound="RunFlags")
 
@@ -30,6 +30,11 @@ class RunFlags:
     settings: tyro.conf.Suppress[Any] = None  # what was given, see `with_defaults`
 
     METHOD_HELP: ClassVar[str] = "The method."
+
+    @classmethod
+    def usual_settings(cls, method: str, dataset: str) -> dict[str, float]:  # noqa: ARG003
+        """The settings of a method that no flag is given for."""
+        return method_record(method).defaults
 
     @classmethod
     def more_flags(cls) -> list[tuple[str, Any, Any]]:
@@ -77,7 +82,7 @@ class GridFlags:
 def with_defaults(command: type[Command], dataset: str) -> Command:
     """The command with all its defaults: a data set's usual ones, and a flag for every setting."""
     usual = data.data_record(dataset).usual
-    flags = _setting_flags(command)
+    flags = _setting_flags(command, dataset)
     more = [("settings", flags, flags()), *_method_flags(command), *command.more_flags()]
     own = replace(usual.data, holdout=command().data.holdout)  # some hold out by themselves
     named = {
@@ -121,7 +126,7 @@ def _method_flags(command: type[RunFlags]) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _setting_flags(command: type[RunFlags]) -> type[Any]:
+def _setting_flags(command: type[RunFlags], dataset: str) -> type[Any]:
     """A dataclass with a field for each setting of any method, None where no flag was given."""
     settings = lab_methods.all_settings()
     kinds = (command, Data, Model, Training, GridFlags)
@@ -132,12 +137,16 @@ def _setting_flags(command: type[RunFlags]) -> type[Any]:
                 f"the setting {setting.name} of {_owners(setting.name)} has the name of another "
                 "flag: register it under another name"
             )
-    kind = make_dataclass("Settings", [_setting_flag(s) for s in settings], frozen=True)
+    usual = {name: command.usual_settings(name, dataset) for name in list_methods()}
+    flags = [_setting_flag(setting, usual) for setting in settings]
+    kind = make_dataclass("Settings", flags, frozen=True)
     kind.__doc__ = "Settings of methods; each is for those that are named with it."
     return kind
 
 
-def _setting_flag(setting: Setting) -> tuple[str, Any, None]:
+def _setting_flag(
+    setting: Setting, usual: Mapping[str, Mapping[str, float]]
+) -> tuple[str, Any, None]:
     kind = _kind_of(setting.name)
     switch = kind is bool
     symbol = f"{setting.symbol}, " if setting.symbol else ""
@@ -145,11 +154,9 @@ def _setting_flag(setting: Setting) -> tuple[str, Any, None]:
     shown = tyro.conf.arg(
         metavar=None if switch else kind.__name__.upper(),
         help=f"{symbol}{setting.help}{allowed} ({_owners(setting.name)}).",
-        help_behavior_hint=f"(default: {_defaults(setting.name)})",
+        help_behavior_hint=f"(default: {_defaults(setting.name, usual)})",
     )
-    if switch:
-        return setting.name, tyro.conf.DisallowNone[Annotated[bool | None, shown]], None
-    return setting.name, Annotated[kind | None, shown], None
+    return setting.name, tyro.conf.DisallowNone[Annotated[kind | None, shown]], None
 
 
 def grids_class(names: Iterable[str]) -> type[Any]:
@@ -203,12 +210,12 @@ def _owners(setting: str) -> str:
     return ", ".join(name for name, has in having.items() if has)
 
 
-def _defaults(setting: str) -> str:
+def _defaults(setting: str, usual: Mapping[str, Mapping[str, float]]) -> str:
     """A setting's default, and those of the methods that have another one."""
     found: dict[str, list[str]] = {}
-    for record in method_records():
-        if setting in record.defaults:
-            found.setdefault(_shown(record.defaults[setting]), []).append(record.name)
+    for name, settings in usual.items():
+        if setting in settings:
+            found.setdefault(_shown(settings[setting]), []).append(name)
     first, *others = found.items()
     more = [f"; {value} for {', '.join(names)}" for value, names in others]
     return first[0] + "".join(more)

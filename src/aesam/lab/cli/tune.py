@@ -69,6 +69,10 @@ class Tune(RunFlags):
             raise UsageError(f"{named} must each name at least one")
         if not self.data.holdout > 0.0:
             raise UsageError(f"holdout must be above 0 to tune on, got {self.data.holdout}")
+        searched = {plural(s) for name in self.methods for s in lab_methods.searched(name)}
+        foreign = [name for name, values in grids.items() if values and name not in searched]
+        if foreign:
+            raise UsageError(f"none of these methods is searched for {' or '.join(foreign)}")
         for name in self.given_settings():
             if plural(name) in grids:
                 raise UsageError(f"tune searches {name}: give --{plural(name)}")

@@ -37,7 +37,7 @@ class Passes:
             loss, correct, losses = self._first(parts)
         scaler = engine.accelerator.scaler
         scale = 1.0 if scaler is None else scaler.get_scale()
-        if opt.needs_second_pass(grad_scale=scale, losses=losses):
+        if opt.needs_second_pass(grad_scale=scale, losses=losses, loss=loss):
             with opt.perturbed() as at:
                 self._second(parts, at)
         if self._training.clip is not None:
