@@ -104,6 +104,7 @@ def test_of_very_many_parameters_the_longest_are_drawn():
     assert [t.get_text() for t in axes.get_yticklabels()] == list(names[60:])
 
 
+@pytest.mark.slow
 def test_without_matplotlib_and_rich_measures_count_on_a_line_and_plots_say_what_to_install():
     terminal, end = os.openpty()
     program = [sys.executable, "-c", BARE]
@@ -125,6 +126,7 @@ def test_a_plot_makes_its_own_axes_where_none_are_given():
     pyplot.close(axes.figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("total", "lines"),
     [

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import aesam
 from aesam.parts.policies import Adaptive, Always, Bernoulli, Never, Periodic
 
+pytestmark = pytest.mark.slow
+
 PATTERNS = {
     "ERM": Never(),
     "SAM": Always(),
