@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import command_line, console, say
-from aesam.lab.cli.run_flags import GridFlags
+from aesam.lab.cli.run_flags import RunnerFlags
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
 from aesam.lab.grid import Outcome
@@ -73,7 +73,7 @@ class Reproduce:
     """Copy tables, numbers and figures to this folder too."""
     publish_runs: Annotated[Path | None, _shown("PATH", "")] = None
     """Copy the small files of each finished run to this folder, to serve as a cache."""
-    grid: GridFlags = field(default_factory=GridFlags)
+    runner: RunnerFlags = field(default_factory=RunnerFlags)
 
     def __call__(self) -> int:
         if self.show_list:
@@ -135,10 +135,10 @@ class Reproduce:
     def _make(self, shelf: Shelf, runs: list[Run]) -> list[Outcome]:
         jobs = shelf.jobs(runs)
         missing = [job for job in jobs if not job.is_finished]
-        check_all(missing, self.grid, self.out)
-        if not self.grid.quiet and len(missing) < len(jobs):
+        check_all(missing, self.runner, self.out)
+        if not self.runner.quiet and len(missing) < len(jobs):
             say(f"{len(jobs) - len(missing)} of {len(jobs)} runs were finished before")
-        outcomes = finish(missing, self.grid)
+        outcomes = finish(missing, self.runner)
         return [outcome for outcome in outcomes if outcome.error is not None]
 
     def _publish(self, shelf: Shelf, runs: list[Run]) -> None:
@@ -152,7 +152,7 @@ class Reproduce:
     def _compute(self, entry: Computed, options: Options) -> Result:
         if not self.train:
             raise UsageError(f"{entry.name} is computed at once: there is nothing to show before")
-        with Progress(console=console, disable=self.grid.quiet or not console.is_terminal) as bar:
+        with Progress(console=console, disable=self.runner.quiet or not console.is_terminal) as bar:
             task = bar.add_task(entry.name, total=None)
             return entry.make(options, lambda done, of: bar.update(task, completed=done, total=of))
 
@@ -164,7 +164,7 @@ class Reproduce:
         folder = self.out / name
         command = command_line()
         write(entry, options, result, folder, command)
-        if not self.grid.quiet:
+        if not self.runner.quiet:
             _print(entry, options, result)
         if self.publish is not None:
             _copy(folder, self.publish / name)

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from aesam.lab import lab_methods, validation
 from aesam.lab.cli.console import command_line, console, say
-from aesam.lab.cli.run_flags import GridFlags, RunFlags
+from aesam.lab.cli.run_flags import RunFlags, RunnerFlags
 from aesam.lab.config import Method, Run
 from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError
@@ -50,14 +50,14 @@ class Compare(RunFlags):
     """Shares of wrong training labels."""
     out: Path = Path("runs/compare")
     """Where the runs, results.json and report.html go."""
-    grid: GridFlags = field(default_factory=GridFlags)
+    runner: RunnerFlags = field(default_factory=RunnerFlags)
 
     METHOD_HELP: ClassVar[str] = "What to compare."
 
     def __call__(self) -> int:
         jobs = self.plan()
-        check_all(jobs, self.grid, self.out)
-        outcomes = finish(jobs, self.grid)
+        check_all(jobs, self.runner, self.out)
+        outcomes = finish(jobs, self.runner)
         report([o.job for o in outcomes if o.error is None], self.out, self.notes())
         return tell_failures(outcomes)
 
@@ -94,15 +94,15 @@ class Compare(RunFlags):
         return [HOW_CHOSEN, HOW_FAR] if same else []
 
 
-def check_all(jobs: list[Job], grid: GridFlags, out: Path) -> None:
+def check_all(jobs: list[Job], runner: RunnerFlags, out: Path) -> None:
     """Refuse before anything is trained; what the data say is looked up once per kind of run."""
-    if grid.address is not None and grid.engine == "local":
+    if runner.address is not None and runner.engine == "local":
         raise UsageError("address is of a cluster: give --engine dask or ray with it")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: choose a folder")
     for job in jobs:
         validation.check(job.run)
-    if grid.engine == "local":  # on a cluster the data need not be here
+    if runner.engine == "local":  # on a cluster the data need not be here
         kinds = {
             (replace(job.run, method=Method(), seed=0), smallest_pass(job.run)): job.run
             for job in jobs
@@ -111,7 +111,7 @@ def check_all(jobs: list[Job], grid: GridFlags, out: Path) -> None:
             validation.check_with_data(run)
 
 
-def finish(jobs: list[Job], grid: GridFlags) -> list[Outcome]:
+def finish(jobs: list[Job], runner: RunnerFlags) -> list[Outcome]:
     """Run what is not finished, with a bar over the epochs of all runs."""
     bar = Progress(
         TextColumn("[bold]{task.description}"),
@@ -121,7 +121,7 @@ def finish(jobs: list[Job], grid: GridFlags) -> list[Outcome]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[state]}"),
         console=console,
-        disable=grid.quiet or not console.is_terminal,
+        disable=runner.quiet or not console.is_terminal,
     )
     epochs = sum(job.run.training.epochs for job in jobs)
     with bar:
@@ -130,13 +130,13 @@ def finish(jobs: list[Job], grid: GridFlags) -> list[Outcome]:
 
         def done(outcome: Outcome) -> None:
             ended.append(outcome)
-            if not grid.quiet:
+            if not runner.quiet:
                 say(line_of(outcome, len(ended), len(jobs)))
             bar.update(task, state=f"{len(ended)} finished")
 
         with watched(lambda: bar.update(task, completed=epochs_done(jobs))):
             return run_all(
-                jobs, workers=grid.jobs, engine=grid.engine, address=grid.address, done=done
+                jobs, workers=runner.jobs, engine=runner.engine, address=runner.address, done=done
             )
 
 

@@ -66,7 +66,7 @@ class RunFlags:
 
 
 @dataclass(frozen=True)
-class GridFlags:
+class RunnerFlags:
     """How many runs are made at the same time, and where."""
 
     jobs: int = 2
@@ -129,7 +129,7 @@ def _method_flags(command: type[RunFlags]) -> list[tuple[str, Any, Any]]:
 def _setting_flags(command: type[RunFlags], dataset: str) -> type[Any]:
     """A dataclass with a field for each setting of any method, None where no flag was given."""
     settings = lab_methods.all_settings()
-    kinds = (command, Data, Model, Training, GridFlags)
+    kinds = (command, Data, Model, Training, RunnerFlags)
     taken = {f.name for kind in kinds for f in fields(kind)}
     for setting in settings:
         if taken & {setting.name, plural(setting.name)}:

@@ -10,7 +10,7 @@ import tyro
 from aesam.lab import files, lab_methods
 from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import command_line, console, say
-from aesam.lab.cli.run_flags import GridFlags, RunFlags, grids_class, plural
+from aesam.lab.cli.run_flags import RunFlags, RunnerFlags, grids_class, plural
 from aesam.lab.config import Data, Method
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder, folder_of
@@ -42,7 +42,7 @@ class Tune(RunFlags):
     out: Path = Path("runs/tune")
     """Where the runs and tune.json go."""
     grids: tyro.conf.Suppress[Any] = None  # --rhos, --alphas, …: see `more_flags`
-    grid: GridFlags = field(default_factory=GridFlags)
+    runner: RunnerFlags = field(default_factory=RunnerFlags)
 
     METHOD_HELP: ClassVar[str] = "What to search for."
 
@@ -54,8 +54,8 @@ class Tune(RunFlags):
     def __call__(self) -> int:
         self._check()
         jobs = [job for method in dict.fromkeys(self.methods) for job in self.grid_of(method)]
-        check_all(jobs, self.grid, self.out)
-        outcomes = finish(jobs, self.grid)
+        check_all(jobs, self.runner, self.out)
+        outcomes = finish(jobs, self.runner)
         rows = ranked([o.job for o in outcomes if o.error is None])
         files.write_json(self.out / "tune.json", {"command": command_line(), "rows": rows})
         console.print(as_rich(_table(rows), console.width))
