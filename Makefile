@@ -17,10 +17,6 @@ help:  ## show this
 	$(INSTALL) -e '.[dev]'
 	@touch $@ .venv/lab
 
-.venv/bench: .venv/ready
-	$(INSTALL) -e '.[bench]'
-	@touch $@
-
 setup: .venv/ready  ## make .venv with all that the tests and checks need
 
 demo: .venv/lab  ## compare the paper's seven methods on handwritten digits, and write a report
@@ -49,7 +45,7 @@ format: .venv/ready  ## format the code and mend what lint can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/bench  ## time the bookkeeping of a step; writes results/step_overhead.json
+bench: .venv/ready  ## time the bookkeeping of a step; writes results/step_overhead.json
 	$(BIN)/python benchmarks/step_overhead.py
 
 bench-lab: .venv/ready  ## time the lab against a bare loop; writes results/lab_overhead.json

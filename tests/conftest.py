@@ -1,5 +1,8 @@
 import torch
 from hypothesis import settings
+from support.fixtures_compatibility import matrix
+
+__all__ = ["matrix"]
 
 torch.set_num_threads(1)  # the problems are tiny: threads would only wait for each other
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
