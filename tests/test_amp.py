@@ -262,15 +262,24 @@ def scaled(scaling, problem, t=0):
     scaling.scale(problem.losses(t).mean()).backward()
 
 
-@pytest.mark.parametrize("with_scale", [True, False])
-def test_unscaling_before_the_decision_is_refused_before_anything_is_applied(with_scale):
+def test_unscaling_before_the_decision_is_refused_by_it():
+    model = mlp()
+    problem, scaling = Problem(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
+    scaled(scaling, problem)
+    scaling.unscale_(opt)
+    with pytest.raises(RuntimeError, match="unscaled between backward"):
+        opt.needs_second_pass(grad_scale=scaling.get_scale())
+
+
+def test_unscaling_before_a_decision_without_the_scale_is_refused_before_it_is_applied():
     model = mlp()
     problem, scaling = Problem(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
     opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
     before = weights(model)
     scaled(scaling, problem)
     scaling.unscale_(opt)
-    assert opt.needs_second_pass(grad_scale=scaling.get_scale() if with_scale else 1.0)
+    assert opt.needs_second_pass()
     with opt.perturbed():
         scaled(scaling, problem)
     with pytest.raises(RuntimeError, match="scale"):

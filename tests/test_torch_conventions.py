@@ -417,14 +417,19 @@ def test_a_base_with_a_rho_of_its_own_is_refused():
         aesam.SAM(torch.optim.Adadelta([nn.Parameter(torch.zeros(1))]))
 
 
-def test_a_missing_backward_is_said_once():
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_closure_without_backward_is_an_error(stale):
     model = mlp()
     problem = Problem(model)
     opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
-    with pytest.warns(UserWarning, match="does the closure call backward"):
+    if stale:  # gradients of before, which nobody cleared
+        problem.step(opt, 0)
+    before = weights(model)
+    with pytest.raises(RuntimeError, match=r"ran no backward\(\)"):
         opt.step(lambda: problem.losses(0).mean())
-    opt.step(lambda: problem.losses(0).mean())
-    assert opt.last_step.index == 1
+    assert same(before, weights(model))
+    problem.step(opt, 1)
+    assert opt.last_step.index == stale
 
 
 def test_a_model_that_is_not_the_one_trained_is_noticed():

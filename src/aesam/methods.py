@@ -1,7 +1,7 @@
 """The named methods: each picks from the five questions' answers and does nothing else.
 
 A class and its record stand together. What the keywords of all methods mean (``rho``,
-``normalize``, ``nonfinite``) is said at :class:`aesam.SharpnessAware`.
+``normalize``, ``nonfinite``, ``replay``, ``max_norm``) is said at :class:`aesam.SharpnessAware`.
 """
 
 import math
@@ -26,12 +26,14 @@ class Common(TypedDict, total=False):
     """The keywords that every method hands on to :class:`aesam.SharpnessAware`.
 
     >>> sorted(Common.__annotations__)
-    ['nonfinite', 'normalize', 'rho']
+    ['max_norm', 'nonfinite', 'normalize', 'replay', 'rho']
     """
 
     rho: float
     normalize: bool
     nonfinite: Literal["skip", "raise"]
+    replay: bool
+    max_norm: float | None
 
 
 RHO = Setting(
@@ -94,6 +96,9 @@ class ERM(SharpnessAware):
         base: the optimizer to wrap.
         model: the model that is trained, or None, the default; nothing is done to it.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ERM(torch.optim.SGD([w], lr=0.1)).policy
@@ -106,8 +111,12 @@ class ERM(SharpnessAware):
         model: nn.Module | None = None,
         *,
         nonfinite: Literal["skip", "raise"] = "skip",
+        replay: bool = False,
+        max_norm: float | None = None,
     ) -> None:
-        super().__init__(base, model, policy=Never(), nonfinite=nonfinite)
+        super().__init__(
+            base, model, policy=Never(), nonfinite=nonfinite, replay=replay, max_norm=max_norm
+        )
 
 
 @register_method("sam", label="SAM", settings=(RHO, NORMALIZE), paper="Foret et al. 2021")
@@ -122,6 +131,9 @@ class SAM(SharpnessAware):
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SAM(torch.optim.SGD([w], lr=0.1), rho=0.05).policy
@@ -156,6 +168,9 @@ class ESAM(SharpnessAware):
         seed: of the draws, a whole number from 0, the default.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ESAM(torch.optim.SGD([w], lr=0.1), beta=0.6, gamma=0.5).parts.samples
@@ -188,6 +203,9 @@ class SSSAM(SharpnessAware):
         seed: of the draws, a whole number from 0, the default.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SSSAM(torch.optim.SGD([w], lr=0.1), p=0.5, seed=1).policy
@@ -222,6 +240,9 @@ class LookSAM(SharpnessAware):
         alpha: weight α of the reused direction, any finite number; 0.5 by default.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LookSAM(torch.optim.SGD([w], lr=0.1), k=2).policy
@@ -266,6 +287,9 @@ class AESAM(SharpnessAware):
             ‖g‖² is tiny.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AESAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).policy.lambda1
@@ -312,6 +336,9 @@ class AELookSAM(SharpnessAware):
         initial_variance: σ² before the first step, above 0; ``e⁻¹⁰`` by default.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AELookSAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).parts.between

@@ -13,9 +13,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aesam._core import checkpoint, closures, construction, messages, step
+from aesam._core import (
+    callers,
+    checkpoint,
+    closures,
+    construction,
+    messages,
+    replay_check,
+    step,
+    tensors,
+)
+from aesam._core.backwards import Backwards
 from aesam._core.guards import Buffers, RandomState, replayed
-from aesam._core.step import Committed, Ledger, Pending, StepRecord, start
+from aesam._core.recording import Recording
+from aesam._core.step import Committed, Complete, Ledger, Pending, StepRecord, start
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
@@ -55,6 +66,12 @@ class SharpnessAware(torch.optim.Optimizer):
         normalize: ``ε = ρ g/‖g‖`` (Eq. 2); False for ``ε = ρ g`` (Algorithm 1 to the letter).
         nonfinite: what ``step`` does about infinite or NaN gradients: ``"skip"`` the update (a
             warning, once) or ``"raise"`` :class:`NonFiniteGradient`.
+        replay: True for loops and trainers that call ``step()`` without a closure: the model's
+            forwards are recorded and run again for the second gradient. Where the model returns
+            the loss this is the same step; where the loss is made outside of it, it is functional
+            SAM, ``J(w+ε)ᵀ ∂L/∂f`` with ``∂L/∂f`` at ``w``. Needs ``model``; False by default.
+        max_norm: clip the final direction ``d`` to this norm, above 0; None, the default, for not.
+            The decision is always on the unclipped gradient.
 
     >>> from aesam.parts.policies import Periodic
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
@@ -85,6 +102,8 @@ class SharpnessAware(torch.optim.Optimizer):
         rho: float = 0.05,
         normalize: bool = True,
         nonfinite: Literal["skip", "raise"] = "skip",
+        replay: bool = False,
+        max_norm: float | None = None,
     ) -> None:
         self.base = construction.check_base(base, SharpnessAware)
         self.model = construction.check_model(model, base)
@@ -99,12 +118,24 @@ class SharpnessAware(torch.optim.Optimizer):
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}')
         self.nonfinite = nonfinite
+        self.replay = construction.check_replay(replay, self.model, self.parts)
+        self.max_norm = None if max_norm is None else checks.positive("max_norm", max_norm)
         construction.set_default_radius(base, checks.at_least_zero("rho", rho))
         construction.keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
         self._ledger = Ledger(start(self.parts.policy.start(), self.parts.by_name))
         # torch's own constructor would copy the groups; this is what is wanted of it.
         super().__setstate__({})
+        self._watch()
+
+    def _watch(self) -> None:
+        """Count the backward passes, and record the model's forwards where they are replayed."""
+        self._backwards = Backwards()
+        self._backwards.follow(self._parameters())
+        self._recording: Recording | None = None
+        sharded = self.model is not None and not tensors.are_plain(self._parameters())
+        if self.model is not None and (sharded or self.replay) and not self.policy.never_fires:
+            self._recording = Recording(self.model, self._backwards, keep=self.replay)
 
     # What it shows -----------------------------------------------------------------------
 
@@ -130,7 +161,15 @@ class SharpnessAware(torch.optim.Optimizer):
         return self._ledger.skipped
 
     def __repr__(self) -> str:
-        shown = {**self.parts.by_name, "normalize": self.normalize, "nonfinite": self.nonfinite}
+        shown: dict[str, Any] = {
+            **self.parts.by_name,
+            "normalize": self.normalize,
+            "nonfinite": self.nonfinite,
+        }
+        if self.replay:
+            shown["replay"] = self._recording or True
+        if self.max_norm is not None:
+            shown["max_norm"] = self.max_norm
         lines = [f"{name}: {value!r}" for name, value in shown.items()]
         body = "\n".join(f"    {line}" for line in lines + repr(self.base).splitlines())
         return f"{type(self).__name__} (\n{body}\n)"
@@ -171,8 +210,14 @@ class SharpnessAware(torch.optim.Optimizer):
         """Clear the gradients of all parameters, as the base optimizer does."""
         self.base.zero_grad(set_to_none)
         ledger = self._ledger
-        if ledger.block is None and ledger.pending is None:
-            ledger.random = None  # an accumulation that was under way begins anew
+        self._backwards.clear()
+        if ledger.block is None:
+            if self._recording is not None:
+                self._recording.drop_finished()
+            if ledger.pending is None:
+                ledger.random = None  # an accumulation that was under way begins anew
+            elif ledger.pending.ahead is None:
+                ledger.discard()  # the direction is gone with the gradients
 
     # The passes --------------------------------------------------------------------------
 
@@ -183,8 +228,14 @@ class SharpnessAware(torch.optim.Optimizer):
         May be entered several times before a decision, once for each micro-batch. A pending
         decision is discarded.
         """
+        self._ledger.begin("first_pass()")
+        with self._pass_at("opt.first_pass()"):
+            yield
+
+    @contextmanager
+    def _pass_at(self, block: str) -> Generator[None]:
+        """The random state is noted, and weights are moved that a part wants moved."""
         ledger = self._ledger
-        ledger.begin("first_pass()")
         if self.parts.replays and (ledger.random is None or not self._has_gradients()):
             ledger.random = RandomState(self._devices())
         moved = None
@@ -193,7 +244,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 self.parts, self.base, self.normalize, self.model, ledger.workspace
             )
         try:
-            with ledger.inside("opt.first_pass()", moved):
+            with ledger.inside(block if moved is None else "opt.first_pass()", moved):
                 yield
         except BaseException:
             ledger.random = None
@@ -205,6 +256,7 @@ class SharpnessAware(torch.optim.Optimizer):
         grad_scale: float | Tensor = 1.0,
         losses: Tensor | None = None,
         loss: float | Tensor | None = None,
+        edited: bool = False,
     ) -> bool:
         """Decide, from the gradients in ``p.grad``, whether this step takes a second gradient.
 
@@ -217,29 +269,48 @@ class SharpnessAware(torch.optim.Optimizer):
             losses: the per-sample losses at ``w``, for methods that select samples.
             loss: the loss at ``w`` without that factor, for policies that look at it. Of several
                 processes all give it or none.
+            edited: True where gradients were changed on purpose after backward(), averaged by hand
+                for instance; do the same in the second pass. Clipped ones are refused without it.
         """
-        ledger = self._ledger
-        ledger.begin("needs_second_pass()")
+        self._ledger.begin("needs_second_pass()")
+        scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
+        scale = checks.positive("grad_scale", scale)
+        return self._decide(scale, losses, loss, edited, probe=scale != 1.0)
+
+    def _decide(
+        self,
+        scale: float,
+        losses: Tensor | None,
+        loss: float | Tensor | None,
+        edited: bool,
+        probe: bool,
+    ) -> bool:
+        ledger, backwards = self._ledger, self._backwards
         if not getattr(self.model, "require_backward_grad_sync", True):
             raise RuntimeError(messages.UNSYNCHRONISED)
         before = self._losses_before(losses)
         random, ledger.random = ledger.random, None
         if random is None and self.parts.move_before_pass:
             raise RuntimeError("this method moves the weights first: use `with opt.first_pass():`")
-        scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
-        scale = checks.positive("grad_scale", scale)
         with torch.no_grad():
             each = self.parts.needs_norm_of_each
-            seen = self._loss_for_policy(loss, losses)
-            rho = self._default_radius()
-            measured, mean_loss = read(self.param_groups, rho, scale, each, seen)
+            seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
+            params, values, radii = with_gradient(self.param_groups, self._default_radius())
+            if not edited and backwards.were_edited(params, values):
+                raise RuntimeError(messages.EDITED_GRADIENTS)
+            drift = backwards.drift(params, values) if probe and not edited else None
+            measured, (mean_loss, moved) = read(params, values, radii, scale, each, seen, drift)
+            if moved:
+                raise RuntimeError(messages.UNSCALED_BEFORE)
             if not (measured.is_finite and math.isfinite(mean_loss or 0.0)):
                 ledger.pending = Pending(after=None)
                 return False
             done = ledger.committed
             pending, decision = step.decide(self.parts, done, measured, mean_loss, random, before)
+            pending.backwards = backwards.count
             if not decision.use_sam:
                 step.adjust(self.parts, done, measured, pending)
+        backwards.follow(params)
         ledger.pending = pending
         if decision.notice is not None:
             self._warn_once(decision.notice)
@@ -272,9 +343,11 @@ class SharpnessAware(torch.optim.Optimizer):
                 try:
                     with ledger.inside("opt.perturbed()", displacement):
                         self._clear_gradients()
+                        self._backwards.clear()
                         yield closures.Perturbed(choose, losses, rewind)
                 finally:
                     buffers.restore()
+            step.check_micro_batches(pending.backwards, self._backwards.count)
             with torch.no_grad():
                 params, second, _ = with_gradient(self.param_groups, self._default_radius())
                 step.finish_second_pass(self.parts, ledger, pending, first, params, second)
@@ -301,27 +374,113 @@ class SharpnessAware(torch.optim.Optimizer):
         Returns:
             The loss at ``w`` with a closure, None without.
         """
-        self._ledger.ready_for("step()")
+        ledger = self._ledger
+        ledger.ready_for("step()")
         if closure is None:
-            self._take(scaler)
+            self._finish(scaler)
             return None
-        if scaler is None and step.scaler_above() is not None:
+        if scaler is None and callers.scaler_above() is not None:
             raise RuntimeError(messages.CLOSURE_IN_SCALER)
         passes = closures.passes_of(
             closure, self.parts.selects_rows, self.zero_grad, scaler, type(self).__name__
         )
-        with self.first_pass(), torch.enable_grad():
-            loss = closure() if passes is None else passes.first()
-        if not self._has_gradients():
-            self._warn_once("no parameter has a gradient: does the closure call backward()?")
+        decided = self._made_before()
+        before = closures.Traces(self._parameters(), self._backwards)
+        try:
+            with self._pass_at(step.CLOSURE), torch.enable_grad():
+                loss = closure() if passes is None else passes.first()
+        except BaseException:
+            ledger.discard()
+            raise
+        if decided is not None and decided.was_touched(self._parameters()):
+            ledger.discard()
+            if decided.pending.after is not None:
+                raise RuntimeError(messages.CLOSURE_AFTER_DECISION)
+        if ledger.pending is None and before.are_left_by(self._parameters()):
+            callers.refuse_accumulate(self._backwards.count)
+            self._make_passes(closure, passes, scaler, loss)
+        elif ledger.pending is None and not (self.replay and self._has_gradients()):
+            raise RuntimeError(messages.NO_BACKWARD)
+        ledger.random = None
+        self._finish(scaler)
+        return loss
+
+    def _made_before(self) -> Complete | None:
+        """A decision that waits for ``step()`` alone; one that waits for a pass is dropped."""
+        pending = self._ledger.pending
+        if pending is not None and pending.ahead is None:
+            return Complete(pending, self._parameters())
+        self._ledger.discard()
+        return None
+
+    def _make_passes(
+        self,
+        closure: Callable[..., Any],
+        passes: closures.LossesClosure | None,
+        scaler: torch.amp.GradScaler | None,
+        loss: object,
+    ) -> None:
+        """Decide on the gradient that a closure made, and call it again if so decided."""
         scale = 1.0 if scaler is None else scaler.get_scale()
         seen: Any = loss if isinstance(loss, Real | Tensor) else None
         losses = None if passes is None else passes.losses
         if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen):
             with self.perturbed() as at, torch.enable_grad():
                 closure() if passes is None else passes.second(at)
-        self._take(scaler)
-        return loss
+
+    def _finish(self, scaler: torch.amp.GradScaler | None) -> None:
+        """The end of a step; with ``replay`` all of it but the first pass."""
+        if self._ledger.pending is not None or not self.replay:
+            self._take(scaler)
+        elif scaler is not None:
+            scaler.step(self)  # calls step() again, unless it saw an overflow
+        else:
+            self._step_by_replay()
+
+    def _step_by_replay(self) -> None:
+        """Decide on the gradient in ``p.grad``; the second one is of the recorded forwards."""
+        recording, above = self._recording, callers.scaler_above()
+        if not self._has_gradients():
+            raise RuntimeError(messages.NOTHING_DECIDED)
+        if recording is not None:
+            recording.prepare(self._parameters())
+        fires = self._decide(1.0, None, None, edited=False, probe=above is None)
+        if fires and recording is not None:
+            scale = 1.0 if above is None else above.scaler.get_scale()
+            self._check_recording(recording, scale)
+            with self.perturbed():
+                recording.run()
+                with torch.no_grad():
+                    grads = [p.grad for p in self._parameters() if p.grad is not None]
+                    tensors.scale(grads, 1.0 / scale)
+        pending = self._ledger.pending
+        if pending is not None:
+            pending.is_unscaled = True
+            if above is not None and pending.after is None:
+                above.report_overflow()
+                self._ledger.discard()
+                return
+        self._take(None)
+
+    def _check_recording(self, recording: Recording, scale: float) -> None:
+        """Now and then, see that the recording makes the gradient that was decided on."""
+        recording.fired += 1
+        pending = self._ledger.pending
+        if pending is None or self.model is None:
+            return
+        pending.backwards = None  # a forward is replayed once, however many backwards it had
+        if recording.fired % step.REPLAYS_PER_CHECK != 1:
+            return
+        buffers = Buffers(self.model)
+        try:
+            replay_check.compare(
+                self._parameters(), recording.run, scale, recording.is_coarse, self.model
+            )
+        finally:
+            buffers.restore()
+        if pending.ahead is not None:
+            now = step.versions_of(pending.ahead.gradient)
+            pending.ahead = replace(pending.ahead, versions=now)
 
     # What the passes are made of ---------------------------------------------------------
 
@@ -334,20 +493,6 @@ class SharpnessAware(torch.optim.Optimizer):
                 f"per-sample losses at w. Or use the closure form:\n{closures.LOSSES_EXAMPLE}"
             )
         return closures.per_sample_losses(losses).detach()
-
-    def _loss_for_policy(self, loss: float | Tensor | None, losses: Tensor | None) -> Tensor | None:
-        """The loss at ``w``, the same on all processes; None where nobody asks or has it."""
-        if not self.parts.policy.looks_at_loss:
-            return None
-        own = losses.mean() if loss is None and losses is not None else loss
-        if own is None:
-            return None
-        if not isinstance(own, Tensor):
-            own = torch.tensor(checks.real("loss", own, "a number or a tensor with one"))
-            own = own.to(next(iter(self._devices())))  # where processes can average it
-        if own.numel() != 1:
-            raise ValueError(f"loss must be one number, got a tensor of shape {tuple(own.shape)}")
-        return step.mean_over_processes(own.reshape(()), self.model)
 
     def _take(self, scaler: torch.amp.GradScaler | None) -> None:
         ledger = self._ledger
@@ -365,7 +510,8 @@ class SharpnessAware(torch.optim.Optimizer):
         elif ledger.pending.after is None:
             self._skip()
         else:
-            step.check_unscaled(ledger.pending, self.base)
+            if not ledger.pending.is_unscaled:
+                step.check_unscaled(ledger.pending, self.base)
             self._apply(ledger.pending, ledger.pending.after)
 
     def _skip(self) -> None:
@@ -383,6 +529,8 @@ class SharpnessAware(torch.optim.Optimizer):
     def _apply(self, pending: Pending, after: Committed) -> None:
         ledger = self._ledger
         try:
+            if self.max_norm is not None:
+                torch.nn.utils.clip_grad_norm_(self._parameters(), self.max_norm)
             for hook in self._optimizer_step_pre_hooks.values():
                 hook(self, (self,), {})
             self.base.step()
@@ -395,6 +543,9 @@ class SharpnessAware(torch.optim.Optimizer):
         if pending.generators:
             after = replace(after, generators=step.end_of(pending.generators))
         ledger.commit(after, pending)
+        self._backwards.clear()
+        if self._recording is not None:
+            self._recording.drop_all()
         for hook in self._optimizer_step_post_hooks.values():
             hook(self, (self,), {})
 
@@ -405,6 +556,9 @@ class SharpnessAware(torch.optim.Optimizer):
 
     def _default_radius(self) -> float:
         return self.defaults.get("rho", 0.05)
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     def _has_gradients(self) -> bool:
         return any(p.grad is not None for group in self.param_groups for p in group["params"])
@@ -451,12 +605,13 @@ class SharpnessAware(torch.optim.Optimizer):
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("base", "model", "parts", "normalize", "nonfinite", "_ledger")
+        kept = ("base", "model", "parts", "normalize", "nonfinite", "replay", "max_norm", "_ledger")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"replay": False, "max_norm": None, **state})
         construction.keep_radius_on_load(self.base)
+        self._watch()
 
     def _patch_step_function(self) -> None:
         # torch would run step hooks before the first pass, with nothing to clip yet; ours run

@@ -16,7 +16,8 @@ from torch import nn
 from aesam.optimizer import SharpnessAware
 
 #: Keywords of methods that say nothing of what is computed, or that a training knows by itself.
-_NO_SETTINGS = ("total_steps", "seed", "nonfinite", "base", "model")
+_COMMON = ("nonfinite", "replay", "max_norm")
+_NO_SETTINGS = ("total_steps", "seed", *_COMMON, "base", "model")
 
 Record = TypeVar("Record")
 MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])
@@ -275,7 +276,7 @@ def create(
     record = method_record(name)
     if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    own = {*record.defaults, "nonfinite"}
+    own = {*record.defaults, *_COMMON}
     own |= {"total_steps"} if record.needs_total_steps else set()
     own |= {"seed"} if record.needs_seed else set()
     if isinstance(optimizer, torch.optim.Optimizer):

@@ -4,6 +4,7 @@ import copy
 import os
 import signal
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -141,6 +142,20 @@ def test_weights_come_back_to_the_bit_in_every_dtype():
 # Numbers that are none ------------------------------------------------------------------------
 
 
+@contextmanager
+def spoilt(parameter, value, really=True):
+    """One number of this parameter's gradient is another in a backward inside."""
+
+    def spoil(gradient):
+        gradient = gradient.clone()
+        gradient.flatten()[1] = value
+        return gradient
+
+    handle = parameter.register_hook(spoil if really else lambda gradient: None)
+    yield
+    handle.remove()
+
+
 def poisoned(problem, opt, t, broken_pass, value=float("nan")):
     """A closure whose gradient has one bad number, in one of its passes only."""
     passes = []
@@ -148,10 +163,9 @@ def poisoned(problem, opt, t, broken_pass, value=float("nan")):
     def closure():
         opt.zero_grad()
         loss = problem.losses(t).mean()
-        loss.backward()
         passes.append(1)
-        if len(passes) == broken_pass:
-            next(problem.model.parameters()).grad.flatten()[1] = value
+        with spoilt(next(problem.model.parameters()), value, len(passes) == broken_pass):
+            loss.backward()
         return loss
 
     return closure

@@ -130,6 +130,7 @@ def test_without_first_pass_the_second_pass_draws_fresh_masks():
     before = torch.get_rng_state()
     with opt.perturbed():
         assert torch.equal(torch.get_rng_state(), before)
+        Problem(model).losses(0).mean().backward()
 
 
 def test_both_forms_are_equal_to_the_bit_with_first_pass():
@@ -236,3 +237,4 @@ def test_an_abandoned_first_pass_does_not_lend_its_masks():
     assert opt.needs_second_pass()
     with opt.perturbed():
         assert torch.equal(torch.rand(3), expected)
+        Problem(model).losses(0).mean().backward()

@@ -25,28 +25,27 @@ class Passes(RuleBasedStateMachine):
         self.expected = weights(self.model)
         self.state = "idle"  # idle, ready, second (pass needed), bad (gradient not finite)
         self.steps = self.skipped = self.t = 0
-        self.cleared = False
 
     def discard(self):
         self.skipped += self.state != "idle"
         self.state = "idle"
 
-    def backward(self):
+    def backward(self, bad=False):
         self.t += 1
+        first = next(self.model.parameters())
+        handle = first.register_hook(lambda g: torch.full_like(g, float("nan")) if bad else None)
         self.problem.losses(self.t).mean().backward()
+        handle.remove()
 
     @rule(enter_first_pass=st.booleans(), bad=st.booleans())
     def decide(self, enter_first_pass, bad):
-        self.opt.zero_grad()
-        self.cleared = False
+        self.zero_grad()
         if enter_first_pass:
             with self.opt.first_pass():
                 self.discard()
-                self.backward()
+                self.backward(bad)
         else:
-            self.backward()
-        if bad:
-            next(self.model.parameters()).grad.fill_(float("nan"))
+            self.backward(bad)
         self.discard()
         needed = self.opt.needs_second_pass()
         self.state = "bad" if bad else "second" if needed else "ready"
@@ -71,7 +70,6 @@ class Passes(RuleBasedStateMachine):
             self.discard()
         else:
             self.state = "bad" if outcome == "bad" else "ready"
-            self.cleared = False
 
     def refuses_everything_inside(self, block):
         for call in (self.opt.step, self.opt.needs_second_pass, self.opt.state_dict):
@@ -102,17 +100,22 @@ class Passes(RuleBasedStateMachine):
             self.discard()
         else:
             self.opt.step()
-            assert self.cleared or not same(self.expected, weights(self.model))
+            assert not same(self.expected, weights(self.model))
             self.expected, self.state = weights(self.model), "idle"
             self.steps += 1
 
     @rule(fails=st.booleans())
     def whole_step(self, fails):
+        decided = self.state == "ready"
         self.discard()
         closure = self.problem.closure(self.opt, self.t)
         if fails:
             with pytest.raises(ZeroDivisionError):
                 self.opt.step(lambda: 1 / 0)
+            return
+        if decided:
+            with pytest.raises(RuntimeError, match="the closure changed the gradients"):
+                self.opt.step(closure)
             return
         self.opt.step(closure)
         self.expected = weights(self.model)
@@ -129,9 +132,10 @@ class Passes(RuleBasedStateMachine):
 
     @rule()
     def zero_grad(self):
-        """After a decision this clears the direction: as in torch, step() then moves nothing."""
+        """A decision whose direction is cleared is none."""
         self.opt.zero_grad()
-        self.cleared = True
+        if self.state != "second":
+            self.discard()
 
     @precondition(lambda self: self.state == "idle")
     @rule()
@@ -175,6 +179,7 @@ def test_gradients_are_cleared_inside_perturbed():
     opt.needs_second_pass()
     with opt.perturbed():
         assert all(p.grad is None for p in model.parameters())
+        Problem(model).losses(0).mean().backward()
 
 
 def test_the_direction_is_in_grad_after_each_decision():

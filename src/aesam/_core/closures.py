@@ -1,11 +1,14 @@
 """The two kinds of function that ``step`` accepts, and what a second pass is given."""
 
 import inspect
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from aesam._core.backwards import Backwards
 
 LOSSES_EXAMPLE = """\
     def losses(rows=None):
@@ -84,6 +87,26 @@ class LossesClosure:
         scaled = mean if self._scaler is None else self._scaler.scale(mean)
         scaled.backward()  # pyright: ignore[reportUnknownMemberType]
         return mean.detach()
+
+
+class Traces:
+    """What gradients were there before a closure, to see whether it made any."""
+
+    def __init__(self, params: Sequence[Tensor], backwards: Backwards) -> None:
+        self._backwards, self._events = backwards, backwards.events
+        self._first = next((i for i, p in enumerate(params) if p.grad is not None), None)
+        if self._first is not None:
+            held: Any = params[self._first].grad
+            self._was, self._version = weakref.ref(held), held._version
+
+    def are_left_by(self, params: Sequence[Tensor]) -> bool:
+        """Whether a backward ran since, or gradients were written by hand."""
+        if not any(p.grad is not None for p in params):
+            return False
+        if self._backwards.events != self._events or self._first is None:
+            return True
+        now: Any = params[self._first].grad
+        return now is not self._was() or now._version != self._version
 
 
 def passes_of(

@@ -147,6 +147,32 @@ def check_part(name: str, part: object, kind: type[Kind]) -> Kind:
     return part
 
 
+def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
+    """``replay`` if forwards of this model, run again, can make what the parts need."""
+    if not checks.flag("replay", replay):
+        return False
+    if model is None:
+        raise ValueError(
+            "replay=True needs the model whose forwards are to be run again: pass it as model"
+        )
+    if parts.selects_rows:
+        raise ValueError(
+            f"replay=True cannot be combined with {parts.samples!r}, which selects rows by their "
+            "losses: a bare step() does not know them. Use step(losses)."
+        )
+    if parts.move_before_pass:
+        raise ValueError(
+            "replay=True cannot be combined with a part that moves the weights before the first "
+            "pass: use step(closure)"
+        )
+    if parts.policy.looks_at_loss:
+        raise ValueError(
+            f"replay=True cannot be combined with {parts.policy!r}, which looks at the loss: a "
+            "bare step() does not know it. Use step(closure)."
+        )
+    return True
+
+
 def set_default_radius(base: torch.optim.Optimizer, rho: float) -> None:
     """Give each group without a ``rho`` of its own the default, and later groups too."""
     inherited: Any = base.defaults.get("rho")  # of an earlier wrapper around the same base

@@ -11,7 +11,84 @@ or own the passes:
     if opt.needs_second_pass():
         with opt.perturbed():
             ...                   # forward and backward again, on the same batch
-    opt.step()"""
+    opt.step()
+or, where a trainer calls step() by itself, pass replay=True to the method (and the model); in
+Transformers there is aesam.integrations.transformers.SharpnessAwareMixin too."""
+
+NO_BACKWARD = """\
+step(closure) ran the closure, which ran no backward(): the closure clears the gradients, computes
+the loss, calls backward() and returns the loss. If the trainer runs backward() itself and calls
+step() after it, pass replay=True to the method, or own the passes."""
+
+CLOSURE_AFTER_DECISION = """\
+step(closure) after needs_second_pass() had decided, and the closure changed the gradients: give
+step() no closure after owning the passes, or let step(closure) own them alone. The decision was
+discarded."""
+
+OTHER_MICRO_BATCHES = """\
+the second pass ran {second} backward passes where the gradient of the first had {first}: both
+must see the same micro-batches. The step was discarded. When accumulating, keep the micro-batches
+and run all of them in both passes, or let a bare step() do it (replay=True). In a trainer:
+    Lightning      callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()]
+    Transformers   class T(aesam.integrations.transformers.SharpnessAwareMixin, Trainer)
+    Accelerate     aesam.integrations.accelerate.step(accelerator, opt, micro_batches, loss_fn)"""
+
+EDITED_GRADIENTS = """\
+the gradients were changed between backward() and the decision, as clipping does: the decision
+needs the whole gradient. Clip the final direction: pass max_norm= to the method and turn the
+trainer's own clipping off, or clip between perturbed() and step(). In Lightning add
+callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()], in Transformers use
+aesam.integrations.transformers.SharpnessAwareMixin: there the trainer may clip. Gradients that
+were changed on purpose, averaged by hand for instance, are taken by
+needs_second_pass(edited=True)."""
+
+UNSCALED_BEFORE = """\
+the gradients were unscaled between backward() and the decision: leave them scaled, call
+opt.needs_second_pass(grad_scale=scaler.get_scale()), and unscale after the second pass. With
+replay=True step through the scaler: scaler.step(opt)."""
+
+IN_ACCUMULATE = """\
+this closure ran {found} backward pass where Accelerate accumulates over {steps} micro-batches:
+its step(closure) is not called while gradients are not synchronised, so the other micro-batches
+are never run. Use aesam.integrations.accelerate.step(accelerator, opt, micro_batches, loss_fn),
+or replay=True and step() without a closure."""
+
+NOT_RECORDED = """\
+replay=True found a gradient that came through no recorded forward of the model: call the model
+itself (not model.forward() or one of its submodules), the one that was passed as model; do not
+change its output in place; give torch.compile's module as model if that is what you call; and
+leave no backward() outside the model (a penalty on the weights for instance). Or put all of it
+into one module that returns the loss, or use step(closure)."""
+
+BYPASSED = """\
+replay=True cannot make the gradient of {names} again: part of it did not come through the model's
+recorded forwards (a penalty outside the model, submodules called directly, another random state).
+Put all of it into one module that returns the loss and pass that as model, or use step(closure)."""
+
+DOUBLE_BACKWARD = """\
+replay=True cannot replay a backward with create_graph=True (gradient penalties): use
+step(closure)."""
+
+STALE_FORWARD = """\
+replay=True: a backward() after step() was of a forward before it, at weights that are gone. Run
+forward and backward on the same side of step(), or use step(closure)."""
+
+CHANGED_INPUT = """\
+replay=True: an input of the model was changed in place since its forward, so it cannot be run
+again: pass the model a copy, or use step(closure)."""
+
+CHANGED_OUTPUT = """\
+replay=True: an output of the model was changed in place, which hides its gradient: write
+out = out.relu() for out.relu_(), or use step(closure)."""
+
+CHANGED_MODE = """\
+replay=True: the model was switched between train() and eval() since its forward, so it cannot
+be run again: switch after step()."""
+
+CHAINED_FORWARDS = """\
+replay=True: an input of the model was computed from parameters that are trained (its own
+output, fed back, for instance). Put the whole computation into one module and pass that as
+model, or use step(closure)."""
 
 UNDECIDED = """\
 perturbed() without a decision: call opt.needs_second_pass() after the first backward(), and enter
@@ -26,9 +103,9 @@ scaler.step(opt, closure) cannot unscale the gradients that the closure makes: c
 opt.step(closure, scaler=scaler), then scaler.update()"""
 
 SCALE_NOT_GIVEN = """\
-the scaler's scale was not known when needs_second_pass() decided: leave the gradients of the first
-pass scaled, call opt.needs_second_pass(grad_scale=scaler.get_scale()), scale the loss of the second
-pass too, and unscale after it."""
+the scaler's scale was not known when needs_second_pass() decided: leave the gradients of the
+first pass scaled, call opt.needs_second_pass(grad_scale=scaler.get_scale()), scale the loss of
+the second pass too, and unscale after it."""
 
 STILL_SCALED = """\
 the gradients are still scaled. Call scaler.unscale_(opt), if at all, after the second pass and not

@@ -4,7 +4,6 @@ The order of a step is in :mod:`aesam.optimizer`; here is what each call of it d
 """
 
 import math
-import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from aesam._core import messages, tensors
+from aesam._core import callers, messages, tensors
 from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
 from aesam._core.tensors import Workspace
-from aesam.parts.part import Gradient, Memory, Part
+from aesam.parts import checks
+from aesam.parts.part import Gradient, Memory, Part, version_of
 from aesam.parts.policies import Decision, Observation, Policy
 
 _NO_MEMORY = Memory()
+
+#: Of the second passes by replay, the first and then one in so many is checked against the first.
+REPLAYS_PER_CHECK = 1000
+
+
+#: The block in which a trainer's own callbacks may make the passes.
+CLOSURE = "opt.step(closure)"
+_INSIDE_CLOSURE = ("first_pass()", "needs_second_pass()", "perturbed()")
 
 
 # What a step may change ----------------------------------------------------------------------
@@ -82,7 +90,8 @@ class Pending:
     """A step that was decided and not yet taken.
 
     ``after`` is what taking it commits; it is None where a gradient is not finite. ``released`` are
-    the tensors of memories that it replaces, which then go back to the workspace.
+    the tensors of memories that it replaces, which then go back to the workspace. ``backwards`` are
+    the backward passes that made the first gradient, where they were counted.
     """
 
     after: Committed | None
@@ -93,7 +102,23 @@ class Pending:
     norm_of_second: float = 0.0
     carried: Any = None
     scale: float = 1.0
+    is_unscaled: bool = False
+    backwards: int | None = None
     released: list[dict[Tensor, Tensor]] = field(default_factory=list[dict[Tensor, Tensor]])
+
+
+class Complete:
+    """A decision whose passes are made, and the direction in ``p.grad`` that it left."""
+
+    def __init__(self, pending: Pending, params: list[Tensor]) -> None:
+        self.pending = pending
+        self._held = [(p.grad, version_of(p.grad)) for p in params]
+
+    def was_touched(self, params: list[Tensor]) -> bool:
+        """Whether a closure changed that direction."""
+        now = [(p.grad, version_of(p.grad)) for p in params]
+        both = zip(now, self._held, strict=True)
+        return any(g is not held or v != then for (g, v), (held, then) in both)
 
 
 class Ledger:
@@ -123,7 +148,7 @@ class Ledger:
 
     def ready_for(self, call: str) -> None:
         """Refuse ``call`` inside a pass; bring weights home that an interrupt left behind."""
-        if self.block is not None:
+        if self.block is not None and not (self.block == CLOSURE and call in _INSIDE_CLOSURE):
             raise RuntimeError(f"{call} inside `with {self.block}`: leave that block first")
         if self._displaced is not None:
             self._bring_home(self._displaced)
@@ -131,13 +156,13 @@ class Ledger:
     @contextmanager
     def inside(self, block: str, displacement: Displacement | None) -> Generator[None]:
         """Weights displaced inside; back to the bit outside, whatever happened."""
-        self.block, self._displaced = block, displacement
+        outer, self.block, self._displaced = self.block, block, displacement
         try:
             if displacement is not None:
                 displacement.move()
             yield
         finally:
-            self.block = None
+            self.block = outer
             if displacement is not None:
                 self._bring_home(displacement)
 
@@ -246,6 +271,27 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def loss_for_policy(
+    parts: Parts,
+    loss: float | Tensor | None,
+    losses: Tensor | None,
+    devices: set[torch.device],
+    model: Any,
+) -> Tensor | None:
+    """The loss at ``w``, the same on all processes; None where nobody asks or has it."""
+    if not parts.policy.looks_at_loss:
+        return None
+    own = losses.mean() if loss is None and losses is not None else loss
+    if own is None:
+        return None
+    if not isinstance(own, Tensor):
+        own = torch.tensor(checks.real("loss", own, "a number or a tensor with one"))
+        own = own.to(next(iter(devices)))  # where processes can average it
+    if own.numel() != 1:
+        raise ValueError(f"loss must be one number, got a tensor of shape {tuple(own.shape)}")
+    return mean_over_processes(own.reshape(()), model)
+
+
 def mean_over_processes(loss: Tensor, model: Any) -> Tensor:
     """The loss that all processes agree on, still on the device.
 
@@ -332,6 +378,12 @@ def _keep_first(parts: Parts, first: Gradient, workspace: Workspace) -> Gradient
     return first.with_values(copies)
 
 
+def check_micro_batches(first: int | None, second: int) -> None:
+    """Both passes must be of the same micro-batches; where none was counted, nothing is known."""
+    if first and first != second:
+        raise RuntimeError(messages.OTHER_MICRO_BATCHES.format(first=first, second=second))
+
+
 def finish_second_pass(
     parts: Parts,
     ledger: Ledger,
@@ -412,27 +464,14 @@ def _refuse_other_scale(norm_at_ascent: float, first: Gradient) -> None:
 def check_unscaled(pending: Pending, base: torch.optim.Optimizer) -> None:
     """What the base is about to apply must be unscaled, once, after the second pass."""
     if pending.scale == 1.0:
-        scaler = scaler_above()
-        if scaler is not None and scaler.get_scale() != 1.0:
+        above = callers.scaler_above()
+        if above is not None and above.scaler.get_scale() != 1.0:
             raise RuntimeError(messages.SCALE_NOT_GIVEN)
     elif pending.norm_of_second > 0.0 and pending.scale >= 4.0:
         params = dict.fromkeys(p for group in base.param_groups for p in group["params"])
         now = tensors.norm_on_host([p.grad for p in params if p.grad is not None])
         if now > pending.norm_of_second / 2.0:
             raise RuntimeError(messages.STILL_SCALED)
-
-
-def scaler_above() -> Any:
-    """The enabled GradScaler whose ``step`` is calling us, or None."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    for _ in range(6):
-        if frame.f_globals.get("__name__") == "torch.amp.grad_scaler":
-            scaler = frame.f_locals.get("self")
-            return scaler if scaler is not None and scaler.is_enabled() else None
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    return None
 
 
 def end_of(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:

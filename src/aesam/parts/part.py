@@ -187,21 +187,29 @@ class MemoryPart(Part):
 
 
 def read(
-    groups: Iterable[dict[str, Any]],
-    rho: float,
+    params: Tensors,
+    values: Tensors,
+    radii: list[float],
     scale: float = 1.0,
     each: bool = False,
-    loss: Tensor | None = None,
-) -> tuple[Gradient, float | None]:
+    *beside: Tensor | None,
+) -> tuple[Gradient, list[float | None]]:
     """Measure the gradient in ``p.grad``: one transfer to the host, whatever the model's size.
 
-    ``each`` also measures every tensor on its own, and ``loss`` comes along in the same transfer.
+    ``each`` also measures every tensor on its own, and numbers ``beside`` it come along in the same
+    transfer.
     """
-    params, values, radii = with_gradient(groups, rho)
-    norm, norms, numbers = tensors.measure(values, each, [] if loss is None else [loss])
+    asked = [number for number in beside if number is not None]
+    norm, norms, numbers = tensors.measure(values, each, asked)
     of_each = [n / scale for n in norms]
     measured = Gradient(params, values, radii, norm / scale, scale, of_each)
-    return measured, numbers[0] if numbers else None
+    found = iter(numbers)
+    return measured, [None if number is None else next(found) for number in beside]
+
+
+def version_of(tensor: Tensor | None) -> int:
+    """Counts up whenever a tensor is written to in place; -1 for none."""
+    return -1 if tensor is None else tensor._version  # pyright: ignore[reportPrivateUsage]
 
 
 def with_gradient(

@@ -1,0 +1,151 @@
+"""The backward passes that wrote into ``p.grad``: how many, and what the last one left there."""
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# What tells one backward from another, and when it has ended, carries an underscore in torch.
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+
+from aesam._core import tensors
+
+current_task: Callable[[], int] = torch._C._current_graph_task_id
+_queue_callback: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
+
+
+class Backwards:
+    """Counts backward passes since the gradients were last cleared, by hooks on the parameters.
+
+    A pass is told by its number in the autograd engine, so it counts once, whichever parameters
+    it reaches. FSDP2 fires no hooks on its parameters: there the output of the root is looked at.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+        self.events = 0  # counts up with every backward and every clearing
+        self._parameters: dict[int, weakref.ref[Tensor]] = {}
+        self._left: dict[int, tuple[int, int]] = {}  # of each gradient: identity and version
+        self._probe: tuple[int, Tensor] | None = None
+        self._last = -1
+        self._open: int | None = None
+        self._arrived = _hook_for(weakref.ref(self))
+
+    @property
+    def count(self) -> int:
+        return len(self.tasks)
+
+    def follow(self, params: Sequence[Tensor]) -> None:
+        """Watch these parameters; those that are watched already cost a look-up."""
+        known = self._parameters
+        for p in params:
+            if id(p) not in known and p.requires_grad and p.is_leaf:
+                known[id(p)] = weakref.ref(p, _forgetter(known, id(p)))
+                handle: Any = p.register_post_accumulate_grad_hook(self._arrived)
+                weakref.finalize(self, handle.remove)
+
+    def clear(self) -> None:
+        """The gradients were cleared, or taken by a step."""
+        self.tasks.clear()
+        self._left.clear()
+        self._open = self._probe = None
+        self.events += 1
+
+    def at_root(self, task: int, sharded: bool) -> None:
+        """A gradient arrived at the model's output: passes nested in this one belong to it."""
+        if self._open != task:
+            self._open = task
+            _queue_callback(self._soon)
+        if sharded:
+            self._began(task, None)
+
+    def at_parameter(self, task: int, param: Tensor) -> None:
+        self._last = task
+        if self._open is None:
+            _queue_callback(self._soon)
+        self._began(task if self._open is None else self._open, param)
+
+    def none_is_running(self) -> None:
+        """A backward that an exception ended has no end of its own."""
+        self._open = None
+
+    def _began(self, task: int, param: Tensor | None) -> None:
+        if self.tasks and self.tasks[-1] == task:
+            return
+        if self.tasks and self._were_cleared(param):
+            self.tasks.clear()
+        self.tasks.append(task)
+        self.events += 1
+
+    def _were_cleared(self, arrived: Tensor | None) -> bool:
+        """Whether the gradients of before are gone, though nobody told us."""
+        before = [
+            p for i in self._left if (r := self._parameters.get(i)) and (p := r()) is not None
+        ]
+        others = [p for p in before if p is not arrived]
+        if others:
+            return all(p.grad is None for p in others)
+        if arrived is None or arrived.grad is None or not before:
+            return False
+        identity, version = self._left[id(arrived)]
+        return id(arrived.grad) != identity or arrived.grad._version <= version
+
+    def _soon(self) -> None:
+        # DDP and FSDP2 finish the gradients in callbacks of their own: behind those.
+        _queue_callback(self._ended)
+
+    def _ended(self) -> None:
+        self._open = None
+        alive = [p for r in self._parameters.values() if (p := r()) is not None]
+        self._left = {id(p): (id(g), g._version) for p in alive if (g := p.grad) is not None}
+        smallest = min(
+            (p for p in alive if p.grad is not None and not p.grad.is_sparse),
+            key=torch.Tensor.numel,
+            default=None,
+        )
+        if smallest is not None and smallest.grad is not None:
+            self._probe = (id(smallest), smallest.grad.detach().clone())
+
+    def were_edited(self, params: Iterable[Tensor], values: Iterable[Tensor]) -> bool:
+        """Whether gradients were written to since the last backward ended, as clipping does."""
+        if not self.tasks:
+            return False
+        found, known = self._left, self._parameters
+        return any(
+            found.get(id(p)) != (id(g), g._version)
+            for p, g in zip(params, values, strict=True)
+            if id(p) in known
+        )
+
+    def drift(self, params: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor | None:
+        """How far one gradient has moved since the last backward ended; on the device.
+
+        Unscaling writes to gradients without counting up their versions.
+        """
+        if self._probe is None:
+            return None
+        owner, then = self._probe
+        now = next((g for p, g in zip(params, values, strict=True) if id(p) == owner), None)
+        if now is None or now.shape != then.shape:
+            return None
+        # Equal infinities, which an overflow leaves, are no drift; their difference is no number.
+        return tensors.norm([torch.where(now == then, 0.0, now - then).nan_to_num(0.0)])
+
+
+def _hook_for(own: "weakref.ref[Backwards]") -> Callable[[Tensor], None]:
+    """Holds neither the optimizer nor its parameters, so that both can go."""
+
+    def arrived(param: Tensor) -> None:
+        backwards = own()
+        if backwards is not None and backwards._last != (task := current_task()):
+            backwards.at_parameter(task, param)
+
+    return arrived
+
+
+def _forgetter(known: dict[int, Any], key: int) -> Callable[[object], None]:
+    return lambda _: known.pop(key, None) and None

@@ -1,0 +1,56 @@
+"""Who is calling ``step()``: facts that a trainer knows and does not say, read from the stack."""
+
+import sys
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from aesam._core import messages
+
+_REACH = 8  # frames: wrappers, decorators and profilers stand between a caller and us
+
+
+@dataclass(frozen=True)
+class ScalerAbove:
+    """An enabled GradScaler whose ``step`` is calling us, with the optimizer that it steps."""
+
+    scaler: Any
+    optimizer: Any
+
+    def report_overflow(self) -> None:
+        """Let the scaler see an overflow of the second pass, as if it were of the first."""
+        states = self.scaler._per_optimizer_states[id(self.optimizer)]
+        for found in states["found_inf_per_device"].values():
+            found.fill_(1.0)
+
+
+def scaler_above() -> ScalerAbove | None:
+    """The enabled GradScaler whose ``step`` is calling us, or None."""
+    frame = _calling("torch.amp.grad_scaler")
+    while frame is not None and "optimizer" not in frame.f_locals:
+        frame = frame.f_back
+    scaler = None if frame is None else frame.f_locals.get("self")
+    if scaler is None or not scaler.is_enabled():
+        return None
+    return ScalerAbove(scaler, frame.f_locals["optimizer"] if frame else None)
+
+
+def refuse_accumulate(found: int) -> None:
+    """Accelerate's ``accumulate()`` calls a closure for one micro-batch of several."""
+    if found == 0 or _calling("accelerate.optimizer") is None:
+        return
+    steps = int(sys.modules["accelerate.state"].GradientState().num_steps)
+    if found < steps:
+        raise RuntimeError(messages.IN_ACCUMULATE.format(found=found, steps=steps))
+
+
+def _calling(module: str) -> FrameType | None:
+    """The nearest frame of a module among our callers."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    for _ in range(_REACH):
+        if frame.f_globals.get("__name__") == module:
+            return frame
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return None

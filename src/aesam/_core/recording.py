@@ -1,0 +1,326 @@
+"""A model's forwards as they happened, to be run again at other weights.
+
+A bare ``step()`` knows neither the loss nor the batch. So the forwards of the model are recorded
+(inputs, random state, autocast), and so are the gradients that arrive at their outputs: run again
+at ``w + ε``, with the recorded gradients sent back, they give the second gradient. Where an output
+is the loss this is SAM's; where the loss is made outside it is functional SAM's, ``J(w+ε)ᵀ ∂L/∂f``
+with ``∂L/∂f`` at ``w``.
+"""
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
+import contextlib
+import weakref
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from aesam._core import messages, trees
+from aesam._core.backwards import Backwards, current_task
+from aesam._core.guards import RandomState
+
+
+class Forward:
+    """One call of the model: what it was given, and what came back to its outputs.
+
+    The graph holds it until a gradient arrives, so that it goes with a graph nobody uses.
+    """
+
+    def __init__(self, recording: "Recording", args: Any, kwargs: Any, through: nn.Module) -> None:
+        self.recording = weakref.ref(recording)
+        self.generation = recording.generation
+        self.args, self.kwargs = trees.mapped((args, kwargs), lambda t: t)
+        self.versions = [_version(t) for t in trees.tensors_in((args, kwargs))]
+        self.random = RandomState(recording.devices)
+        self.autocast = [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in sorted({"cpu", *(d.type for d in recording.devices)})
+        ]
+        self.cached = torch.is_autocast_cache_enabled()
+        self.through = through
+        self.synchronised = bool(getattr(through, "require_backward_grad_sync", True))
+        self.training = through.training
+        self.aliases: list[weakref.ref[Tensor] | None] = []
+        self.written: list[int | None] = []  # each alias's version when it was handed out
+        self.gradients: dict[int, dict[int, Tensor]] = {}  # by backward, then by output
+
+    def alias(self, output: Tensor) -> Tensor:
+        """What the caller is given in the output's place: gradients of the caller's doing only."""
+        index = len(self.aliases)
+        if not output.requires_grad:
+            self.aliases.append(None)
+            self.written.append(None)
+            return output
+        handed_out = output.view_as(output)
+        handed_out.register_hook(partial(self._arrived, index))
+        self.aliases.append(weakref.ref(handed_out))
+        self.written.append(_version(handed_out))
+        return handed_out
+
+    def _arrived(self, index: int, gradient: Tensor) -> None:
+        recording = self.recording()
+        if recording is not None:
+            recording.arrived(self, index, gradient)
+
+    def arrived_in(self, tasks: Iterable[int]) -> dict[int, Tensor]:
+        """The gradient at each output, summed over these backwards."""
+        total: dict[int, Tensor] = {}
+        for task in tasks:
+            for index, gradient in self.gradients.get(task, {}).items():
+                total[index] = total[index] + gradient if index in total else gradient
+        return total
+
+    @property
+    def was_written_to(self) -> bool:
+        """Whether an output was changed in place, which cuts the gradient's way to us."""
+        alive = [(a() if a else None, v) for a, v in zip(self.aliases, self.written, strict=True)]
+        return any(a is not None and a._version != v for a, v in alive)
+
+
+#: The forwards of one backward, each with what arrived at its outputs.
+Group = list[tuple[Forward, dict[int, Tensor]]]
+
+
+class Recording:
+    """The forwards of a model whose gradients are in ``p.grad`` now.
+
+    Without ``keep`` only the backward passes through its output are told to ``backwards``.
+    """
+
+    def __init__(self, model: nn.Module, backwards: Backwards, keep: bool) -> None:
+        self.backwards = backwards
+        self._keep = keep
+        self.generation = 0
+        self.devices: set[torch.device] = set()
+        self.forwards: list[Forward] = []
+        self._plan: list[Group] = []
+        self.refusal: str | None = None
+        self.loss_inside: bool | None = None  # not known before the first backward
+        self.fired = 0  # second passes so far
+        self._model = weakref.ref(model)
+        self._opened: Forward | None = None
+        self._captured: list[Tensor] | None = None
+        self._replaying = False
+        hooks = _Hooks(self)
+        before = model.register_forward_pre_hook(hooks.before, prepend=True, with_kwargs=True)
+        after = model.register_forward_hook(hooks.after)
+        for handle in (before, after):
+            weakref.finalize(self, handle.remove)
+
+    # While the model runs ------------------------------------------------------------------
+
+    def before(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        self._opened = None
+        if self._replaying or not torch.is_grad_enabled() or current_task() != -1:
+            return  # a forward inside a backward is a checkpoint's, which replays by itself
+        self.backwards.none_is_running()
+        self.devices = {p.device for p in model.parameters()}
+        if not self._keep:
+            args, kwargs = (), {}
+        self._opened = Forward(self, args, kwargs, _wrapper_of(model))
+
+    def after(self, output: Any) -> Any:
+        if self._replaying:
+            if current_task() == -1:
+                self._captured = trees.tensors_in(output)
+            return None
+        forward, self._opened = self._opened, None
+        if forward is None or current_task() != -1:
+            return None
+        return trees.mapped(output, forward.alias)
+
+    def arrived(self, forward: Forward, index: int, gradient: Tensor) -> None:
+        task = current_task()
+        model = self._model()
+        sharded = any(hasattr(p, "to_local") for p in model.parameters()) if model else False
+        self.backwards.at_root(task, sharded)
+        if self._replaying or not self._keep:
+            return
+        if forward.generation != self.generation:
+            self.refusal = messages.STALE_FORWARD
+        if torch.is_grad_enabled():
+            self.refusal = messages.DOUBLE_BACKWARD
+        kept = forward.gradients.setdefault(task, {})
+        kept[index] = gradient.detach()
+        if not any(f is forward for f in self.forwards):
+            self.forwards.append(forward)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether any of it was computed in 16 bits, where parameters need not be."""
+        return any(enabled for f in self.forwards for _, enabled, _ in f.autocast)
+
+    def __repr__(self) -> str:
+        if self.loss_inside is None:
+            return "True"
+        inside = "SAM: the model returns the loss"
+        return f"True ({inside if self.loss_inside else 'functional SAM: the loss is outside'})"
+
+    # Between steps ---------------------------------------------------------------------------
+
+    def drop_finished(self) -> None:
+        """The gradients are cleared: forwards whose backward has run are over."""
+        for forward in self.forwards:
+            forward.gradients.clear()
+        self.forwards.clear()
+        self._plan = []
+        self.refusal = None
+
+    def drop_all(self) -> None:
+        """The weights moved: a backward of an earlier forward is of other weights."""
+        self.drop_finished()
+        self.generation += 1
+
+    # Running again ---------------------------------------------------------------------------
+
+    def prepare(self, trained: Iterable[Tensor]) -> None:
+        """Refuse what is known to be wrong, and say what is to be run again."""
+        if self.refusal is not None:
+            raise RuntimeError(self.refusal)
+        tasks = set(self.backwards.tasks)
+        seen = {task for forward in self.forwards for task in forward.gradients}
+        if not tasks or tasks - seen:
+            raise RuntimeError(messages.NOT_RECORDED)
+        own = {id(p) for p in trained}
+        for forward in self.forwards:
+            _check_forward(forward, own)
+        self._plan = self._by_backward()
+
+    def run(self) -> None:
+        """Forward and backward again, at the weights as they are now."""
+        afterwards = RandomState(self.devices)
+        self._replaying = True
+        try:
+            for group in self._plan:
+                with contextlib.ExitStack() as stack:
+                    if not any(forward.synchronised for forward, _ in group):
+                        stack.enter_context(group[0][0].through.no_sync())  # pyright: ignore
+                    outputs: list[Tensor] = []
+                    gradients: list[Tensor] = []
+                    for forward, arrived in group:
+                        found = self._again(forward)
+                        _check_outputs(found, arrived)
+                        outputs += [found[i] for i in arrived]
+                        gradients += list(arrived.values())
+                    torch.autograd.backward(outputs, gradients)
+        finally:
+            self._replaying = False
+            self._captured = None
+            afterwards.restore()
+
+    def _by_backward(self) -> list[Group]:
+        """The forwards of each backward together, as they were, with their outputs' gradients."""
+        tasks = self.backwards.tasks
+        groups: dict[int, Group] = {}
+        for forward in self.forwards:
+            reached = [task for task in tasks if task in forward.gradients]
+            if reached:
+                groups.setdefault(reached[-1], []).append((forward, forward.arrived_in(reached)))
+        scalars = [
+            g.numel() == 1 for group in groups.values() for _, a in group for g in a.values()
+        ]
+        self.loss_inside = bool(scalars) and all(scalars)
+        return [groups[task] for task in tasks if task in groups]
+
+    def _again(self, forward: Forward) -> list[Tensor]:
+        forward.random.restore()
+        args, kwargs = trees.mapped((forward.args, forward.kwargs), _as_input)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            for kind, enabled, dtype in forward.autocast:
+                stack.enter_context(
+                    torch.autocast(kind, dtype, enabled=enabled, cache_enabled=forward.cached)
+                )
+            forward.through(*args, **kwargs)
+        found, self._captured = self._captured, None
+        if found is None:
+            raise RuntimeError(messages.NOT_RECORDED)
+        return found
+
+
+class _Hooks:
+    """What the model holds: a copy or a pickle of the model records nothing."""
+
+    def __init__(self, recording: Recording | None = None) -> None:
+        self._recording = weakref.ref(recording) if recording is not None else _nothing
+
+    def before(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        recording = self._recording()
+        if recording is not None:
+            recording.before(model, args, kwargs)
+
+    def after(self, _model: nn.Module, _args: Any, output: Any) -> Any:
+        recording = self._recording()
+        return None if recording is None else recording.after(output)
+
+    def __reduce__(self) -> Any:
+        return _Hooks, ()
+
+
+def _nothing() -> None:
+    return None
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _wrapper_of(model: nn.Module) -> nn.Module:
+    """The module to call: DDP's, which is running the model right now, or the model itself."""
+    active = DistributedDataParallel._get_active_ddp_module()
+    if active is None or active is model:
+        return model
+    if active.static_graph:
+        raise RuntimeError(
+            "replay=True with DDP's static_graph needs DDP's module: pass that as model"
+        )
+    return active
+
+
+def _check_forward(forward: Forward, trained: set[int]) -> None:
+    found = trees.tensors_in((forward.args, forward.kwargs))
+    if [_version(t) for t in found] != forward.versions:
+        raise RuntimeError(messages.CHANGED_INPUT)
+    if forward.was_written_to:
+        raise RuntimeError(messages.CHANGED_OUTPUT)
+    if forward.training != forward.through.training:
+        raise RuntimeError(messages.CHANGED_MODE)
+    if any(_reaches(t, trained) for t in found):
+        raise RuntimeError(messages.CHAINED_FORWARDS)
+
+
+def _reaches(tensor: Tensor, params: set[int]) -> bool:
+    """Whether a tensor was made of any of these parameters."""
+    waiting: list[Any] = [tensor.grad_fn]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if id(getattr(node, "variable", None)) in params:
+            return True
+        waiting += [following for following, _ in node.next_functions]
+    return False
+
+
+def _as_input(tensor: Tensor) -> Tensor:
+    """An input for the second time: gradients go to the parameters and no further."""
+    if isinstance(tensor, nn.Parameter) or not tensor.requires_grad:
+        return tensor
+    return tensor.detach().requires_grad_()
+
+
+def _check_outputs(found: list[Tensor], arrived: dict[int, Tensor]) -> None:
+    for index, gradient in arrived.items():
+        if index >= len(found) or found[index].shape != gradient.shape:
+            now = tuple(found[index].shape) if index < len(found) else "missing"
+            raise RuntimeError(
+                f"output {index} of the model has shape {tuple(gradient.shape)} at w and is {now} "
+                "at w + ε: replay=True needs outputs whose shape does not depend on the weights. "
+                "Use step(closure)."
+            )

@@ -1,0 +1,74 @@
+"""Does the recording make the gradient that is in ``p.grad``? Run again at ``w`` and compared."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from aesam._core import messages, tensors
+
+#: Of the gradients' own size, what rounding may make: of nondeterministic kernels at most.
+_ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-3}
+_COARSE = 5e-2  # of 16-bit numbers
+_FLOOR = 1e-2  # of the whole gradient's share of it: a tensor of rounding errors alone is no news
+
+
+@torch.no_grad()
+def compare(
+    params: Sequence[Tensor],
+    run: Callable[[], None],
+    scale: float,
+    coarse: bool,
+    model: nn.Module,
+) -> None:
+    """Run again at ``w`` and refuse, by name, parameters whose gradient is another.
+
+    The gradients in ``p.grad`` are the same afterwards, to the bit and in the same tensors, though
+    DDP may have used their memory. ``scale`` is the factor that the recorded gradients carry.
+    """
+    held = [p.grad for p in params]
+    kept = [None if g is None else g.clone() for g in held]
+    for p in params:
+        p.grad = None
+    try:
+        run()
+        again = [p.grad for p in params]
+        differing = _differing(kept, again, scale, coarse)
+    finally:
+        for p, g, copy in zip(params, held, kept, strict=True):
+            p.grad = g
+            if g is not None and copy is not None:
+                tensors.assign([g], [copy])
+    if differing:
+        names = {id(p): name for name, p in model.named_parameters()}
+        named = [names.get(id(params[i]), "one outside the model") for i in differing]
+        shown = ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
+        raise RuntimeError(messages.BYPASSED.format(names=shown))
+
+
+def _differing(
+    first: Sequence[Tensor | None], again: Sequence[Tensor | None], scale: float, coarse: bool
+) -> list[int]:
+    """Which gradients differ beyond rounding; one that is missing is one of zeros."""
+    there = [i for i, pair in enumerate(zip(first, again, strict=True)) if _any_of(*pair)]
+    lefts = [_or_zeros(first[i], again[i]) for i in there]
+    rights = [_or_zeros(again[i], first[i]) for i in there]
+    errors = [left - right / scale for left, right in zip(lefts, rights, strict=True)]
+    sizes, gaps = tensors.norms(lefts), tensors.norms(errors)
+    whole = sum(size * size for size in sizes) ** 0.5
+    found: list[int] = []
+    for i, left, size, gap in zip(there, lefts, sizes, gaps, strict=True):
+        rounding = _COARSE if coarse else _ROUNDING.get(left.dtype, _COARSE)
+        if not gap <= rounding * (size + _FLOOR * whole):
+            found.append(i)
+    return found
+
+
+def _any_of(left: Tensor | None, right: Tensor | None) -> bool:
+    return left is not None or right is not None
+
+
+def _or_zeros(one: Tensor | None, like: Tensor | None) -> Tensor:
+    if one is not None:
+        return one
+    return torch.zeros_like(like) if like is not None else torch.zeros(())
