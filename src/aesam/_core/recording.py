@@ -11,7 +11,7 @@ with ``∂L/∂f`` at ``w``.
 
 import contextlib
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -101,14 +101,15 @@ class Recording:
         self.refusal: str | None = None
         self.loss_inside: bool | None = None  # not known before the first backward
         self.fired = 0  # second passes so far
-        self._model = weakref.ref(model)
+        self._sharded = any(hasattr(p, "to_local") for p in model.parameters())
         self._opened: Forward | None = None
         self._captured: list[Tensor] | None = None
         self._replaying = False
-        hooks = _Hooks(self)
-        before = model.register_forward_pre_hook(hooks.before, prepend=True, with_kwargs=True)
-        after = model.register_forward_hook(hooks.after)
-        for handle in (before, after):
+        before, after = _Before(self), _After(self)
+        for handle in (
+            model.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+            model.register_forward_hook(after),
+        ):
             weakref.finalize(self, handle.remove)
 
     # While the model runs ------------------------------------------------------------------
@@ -135,9 +136,7 @@ class Recording:
 
     def arrived(self, forward: Forward, index: int, gradient: Tensor) -> None:
         task = current_task()
-        model = self._model()
-        sharded = any(hasattr(p, "to_local") for p in model.parameters()) if model else False
-        self.backwards.at_root(task, sharded)
+        self.backwards.at_root(task, self._sharded)
         if self._replaying or not self._keep:
             return
         if forward.generation != self.generation:
@@ -242,23 +241,32 @@ class Recording:
         return found
 
 
-class _Hooks:
-    """What the model holds: a copy or a pickle of the model records nothing."""
+class _Hook:
+    """What the model holds: a copy or a pickle of it records nothing, nor does a dead optimizer."""
 
     def __init__(self, recording: Recording | None = None) -> None:
-        self._recording = weakref.ref(recording) if recording is not None else _nothing
-
-    def before(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        recording = self._recording()
-        if recording is not None:
-            recording.before(model, args, kwargs)
-
-    def after(self, _model: nn.Module, _args: Any, output: Any) -> Any:
-        recording = self._recording()
-        return None if recording is None else recording.after(output)
+        self._recording = _nothing if recording is None else weakref.ref(recording)
 
     def __reduce__(self) -> Any:
-        return _Hooks, ()
+        return type(self), ()
+
+
+class _Before(_Hook):
+    def __call__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        recording = self._recording()
+        if recording is not None:
+            _outside_of_graphs(recording.before)(model, args, kwargs)
+
+
+class _After(_Hook):
+    def __call__(self, _model: nn.Module, _args: Any, output: Any) -> Any:
+        recording = self._recording()
+        return None if recording is None else _outside_of_graphs(recording.after)(output)
+
+
+def _outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiler must not take what is noted of one forward for a constant of all."""
+    return torch.compiler.disable(function) if torch.compiler.is_compiling() else function
 
 
 def _nothing() -> None:
