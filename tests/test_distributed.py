@@ -2,12 +2,12 @@
 
 import copy
 import os
-import socket
 
 import pytest
 import torch
 import torch.multiprocessing as mp
 from support.problems import METHODS, AboveAverageLoss, Problem, mlp, weights
+from support.processes import free_port
 from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -87,12 +87,6 @@ def train_rank(rank, port, kind, method, results):
         dist.barrier()
     finally:
         dist.destroy_process_group()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.mark.parametrize(

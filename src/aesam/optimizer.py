@@ -298,10 +298,14 @@ class SharpnessAware(torch.optim.Optimizer):
             params, values, radii = with_gradient(self.param_groups, self._default_radius())
             if not edited and backwards.were_edited(params, values):
                 raise RuntimeError(messages.EDITED_GRADIENTS)
+            probe = probe or not tensors.are_plain(params)
             drift = backwards.drift(params, values) if probe and not edited else None
             measured, (mean_loss, moved) = read(params, values, radii, scale, each, seen, drift)
             if moved:
-                raise RuntimeError(messages.UNSCALED_BEFORE)
+                unscaled = scale != 1.0
+                raise RuntimeError(
+                    messages.UNSCALED_BEFORE if unscaled else messages.EDITED_GRADIENTS
+                )
             if not (measured.is_finite and math.isfinite(mean_loss or 0.0)):
                 ledger.pending = Pending(after=None)
                 return False

@@ -92,7 +92,7 @@ class Backwards:
         if arrived is None or arrived.grad is None or not before:
             return False
         identity, version = self._left[id(arrived)]
-        return id(arrived.grad) != identity or arrived.grad._version <= version
+        return id(arrived.grad) != identity or tensors.version(arrived.grad) <= version
 
     def _soon(self) -> None:
         # DDP and FSDP2 finish the gradients in callbacks of their own: behind those.
@@ -101,14 +101,13 @@ class Backwards:
     def _ended(self) -> None:
         self._open = None
         alive = [p for r in self._parameters.values() if (p := r()) is not None]
-        self._left = {id(p): (id(g), g._version) for p in alive if (g := p.grad) is not None}
-        smallest = min(
-            (p for p in alive if p.grad is not None and not p.grad.is_sparse),
-            key=torch.Tensor.numel,
-            default=None,
-        )
-        if smallest is not None and smallest.grad is not None:
-            self._probe = (id(smallest), smallest.grad.detach().clone())
+        self._left = {
+            id(p): (id(g), tensors.version(g)) for p in alive if (g := p.grad) is not None
+        }
+        dense = [(p, g) for p, g in there if not g.is_sparse]
+        if dense:
+            owner, smallest = min(dense, key=lambda pair: pair[1].numel())
+            self._probe = (id(owner), smallest.detach().clone())
 
     def were_edited(self, params: Iterable[Tensor], values: Iterable[Tensor]) -> bool:
         """Whether gradients were written to since the last backward ended, as clipping does."""
@@ -116,7 +115,7 @@ class Backwards:
             return False
         found, known = self._left, self._parameters
         return any(
-            found.get(id(p)) != (id(g), g._version)
+            found.get(id(p)) != (id(g), tensors.version(g))
             for p, g in zip(params, values, strict=True)
             if id(p) in known
         )
@@ -124,7 +123,8 @@ class Backwards:
     def drift(self, params: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor | None:
         """How far one gradient has moved since the last backward ended; on the device.
 
-        Unscaling writes to gradients without counting up their versions.
+        Unscaling writes to gradients without counting up their versions, and so does anything that
+        is done to DTensors.
         """
         if self._probe is None:
             return None

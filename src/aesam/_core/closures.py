@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aesam._core import tensors
 from aesam._core.backwards import Backwards
 
 LOSSES_EXAMPLE = """\
@@ -97,7 +98,7 @@ class Traces:
         self._first = next((i for i, p in enumerate(params) if p.grad is not None), None)
         if self._first is not None:
             held: Any = params[self._first].grad
-            self._was, self._version = weakref.ref(held), held._version
+            self._was, self._version = weakref.ref(held), tensors.version(held)
 
     def are_left_by(self, params: Sequence[Tensor]) -> bool:
         """Whether a backward ran since, or gradients were written by hand."""
@@ -106,7 +107,7 @@ class Traces:
         if self._backwards.events != self._events or self._first is None:
             return True
         now: Any = params[self._first].grad
-        return now is not self._was() or now._version != self._version
+        return now is not self._was() or tensors.version(now) != self._version
 
 
 def passes_of(

@@ -38,14 +38,13 @@ the gradients were changed between backward() and the decision, as clipping does
 needs the whole gradient. Clip the final direction: pass max_norm= to the method and turn the
 trainer's own clipping off, or clip between perturbed() and step(). In Lightning add
 callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()], in Transformers use
-aesam.integrations.transformers.SharpnessAwareMixin: there the trainer may clip. Gradients that
-were changed on purpose, averaged by hand for instance, are taken by
-needs_second_pass(edited=True)."""
+aesam.integrations.transformers.SharpnessAwareMixin: there the trainer may clip. With replay=True a
+loss scaler unscales in scaler.step(opt), not before a bare opt.step(). Gradients that were changed
+on purpose, averaged by hand for instance, are taken by needs_second_pass(edited=True)."""
 
 UNSCALED_BEFORE = """\
 the gradients were unscaled between backward() and the decision: leave them scaled, call
-opt.needs_second_pass(grad_scale=scaler.get_scale()), and unscale after the second pass. With
-replay=True step through the scaler: scaler.step(opt)."""
+opt.needs_second_pass(grad_scale=scaler.get_scale()), and unscale after the second pass."""
 
 IN_ACCUMULATE = """\
 this closure ran {found} backward pass where Accelerate accumulates over {steps} micro-batches:

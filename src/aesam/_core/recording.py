@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from aesam._core import messages, trees
+from aesam._core import messages, tensors, trees
 from aesam._core.backwards import Backwards, current_task
 from aesam._core.guards import RandomState
 
@@ -34,7 +34,7 @@ class Forward:
         self.recording = weakref.ref(recording)
         self.generation = recording.generation
         self.args, self.kwargs = trees.mapped((args, kwargs), lambda t: t)
-        self.versions = [_version(t) for t in trees.tensors_in((args, kwargs))]
+        self.versions = [tensors.version(t) for t in trees.tensors_in((args, kwargs))]
         self.random = RandomState(recording.devices)
         self.autocast = [
             (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
@@ -58,7 +58,7 @@ class Forward:
         handed_out = output.view_as(output)
         handed_out.register_hook(partial(self._arrived, index))
         self.aliases.append(weakref.ref(handed_out))
-        self.written.append(_version(handed_out))
+        self.written.append(tensors.version(handed_out))
         return handed_out
 
     def _arrived(self, index: int, gradient: Tensor) -> None:
@@ -78,7 +78,7 @@ class Forward:
     def was_written_to(self) -> bool:
         """Whether an output was changed in place, which cuts the gradient's way to us."""
         alive = [(a() if a else None, v) for a, v in zip(self.aliases, self.written, strict=True)]
-        return any(a is not None and a._version != v for a, v in alive)
+        return any(a is not None and tensors.version(a) != v for a, v in alive)
 
 
 #: The forwards of one backward, each with what arrived at its outputs.
@@ -273,10 +273,6 @@ def _nothing() -> None:
     return None
 
 
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
-
-
 def _wrapper_of(model: nn.Module) -> nn.Module:
     """The module to call: DDP's, which is running the model right now, or the model itself."""
     active = DistributedDataParallel._get_active_ddp_module()
@@ -291,7 +287,7 @@ def _wrapper_of(model: nn.Module) -> nn.Module:
 
 def _check_forward(forward: Forward, trained: set[int]) -> None:
     found = trees.tensors_in((forward.args, forward.kwargs))
-    if [_version(t) for t in found] != forward.versions:
+    if [tensors.version(t) for t in found] != forward.versions:
         raise RuntimeError(messages.CHANGED_INPUT)
     if forward.was_written_to:
         raise RuntimeError(messages.CHANGED_OUTPUT)

@@ -17,7 +17,7 @@ from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Gradient, Memory, Part, version_of
+from aesam.parts.part import Gradient, Memory, Part
 from aesam.parts.policies import Decision, Observation, Policy
 
 _NO_MEMORY = Memory()
@@ -112,11 +112,11 @@ class Complete:
 
     def __init__(self, pending: Pending, params: list[Tensor]) -> None:
         self.pending = pending
-        self._held = [(p.grad, version_of(p.grad)) for p in params]
+        self._held = [(p.grad, tensors.version(p.grad)) for p in params]
 
     def was_touched(self, params: list[Tensor]) -> bool:
         """Whether a closure changed that direction."""
-        now = [(p.grad, version_of(p.grad)) for p in params]
+        now = [(p.grad, tensors.version(p.grad)) for p in params]
         both = zip(now, self._held, strict=True)
         return any(g is not held or v != then for (g, v), (held, then) in both)
 
@@ -349,7 +349,7 @@ def _was_changed(ahead: SecondPass) -> bool:
 
 def versions_of(measured: Gradient) -> list[int]:
     """Counts up whenever a gradient is written to, so a change behind our back is noticed."""
-    return [g._version for g in measured.values]  # pyright: ignore[reportPrivateUsage]
+    return list(map(tensors.version, measured.values))
 
 
 def ascend(

@@ -43,6 +43,11 @@ def local(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [cast(Any, t).to_local() if hasattr(t, "to_local") else t for t in tensors]
 
 
+def version(tensor: Tensor | None) -> int:
+    """Counts up whenever a tensor is written to in place; -1 for none. A DTensor's does not."""
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
 def assign(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """``targets ← sources``, to the bit."""
     if targets:

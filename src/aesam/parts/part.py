@@ -207,11 +207,6 @@ def read(
     return measured, [None if number is None else next(found) for number in beside]
 
 
-def version_of(tensor: Tensor | None) -> int:
-    """Counts up whenever a tensor is written to in place; -1 for none."""
-    return -1 if tensor is None else tensor._version  # pyright: ignore[reportPrivateUsage]
-
-
 def with_gradient(
     groups: Iterable[dict[str, Any]], rho: float
 ) -> tuple[Tensors, Tensors, list[float]]:

@@ -2,12 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 from support.commands import metrics_of
+from support.processes import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +28,6 @@ wrapped = torch.nn.parallel.DistributedDataParallel
 if any(isinstance(o, wrapped) for o in gc.get_objects()):
     sys.exit("the wrapped model outlives the run, and with it the threads of the process group")
 """
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def run(*command):

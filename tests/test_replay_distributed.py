@@ -1,0 +1,174 @@
+"""A bare step() on two processes, against one process with the closure on the whole batch."""
+
+import os
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from support.problems import METHODS, mlp, weights
+from support.processes import free_port
+from test_replay import DATA, WithLoss
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+pytestmark = pytest.mark.slow
+STEPS, RANKS, MICRO_BATCHES = 16, 2, 2
+
+
+def new_optimizer(method, params, model, **options):
+    base = torch.optim.SGD(params, lr=0.1, momentum=0.9)
+    return METHODS[method](base, model, rho=0.2, **options)
+
+
+def one_process(method):
+    model = WithLoss(mlp())
+    opt = new_optimizer(method, model.parameters(), model)
+    used = []
+    for t in range(STEPS):
+
+        def closure(t=t):
+            opt.zero_grad()
+            model(DATA.x[t], DATA.y[t]).backward()
+
+        opt.step(closure)
+        used.append(opt.last_step.used_sam)
+    return weights(model), used
+
+
+def wrapped_by(kind, model):
+    if kind.startswith("fsdp2"):
+        for layer in (model.net[0], model.net[2]):
+            fully_shard(layer)
+        return fully_shard(model)
+    return DistributedDataParallel(
+        model, gradient_as_bucket_view="bucket views" in kind, static_graph="static" in kind
+    )
+
+
+def unsynchronised(kind, model, last):
+    if kind.startswith("fsdp2"):
+        model.set_requires_gradient_sync(last)
+        return nullcontext()
+    return nullcontext() if last else model.no_sync()
+
+
+def train(rank, kind, method):
+    raw = WithLoss(mlp())
+    model = wrapped_by(kind, raw)
+    given = raw if "raw" in kind else model
+    opt = new_optimizer(method, model.parameters(), given, replay=True)
+    used = []
+    for t in range(STEPS):
+        x, y = (rows[t].chunk(RANKS)[rank] for rows in (DATA.x, DATA.y))
+        count = MICRO_BATCHES if "accumulation" in kind else 1
+        for i, (inputs, targets) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True)):
+            with unsynchronised(kind, model, last=i == count - 1):
+                (model(inputs, targets) / count).backward()
+        opt.step()
+        opt.zero_grad()
+        used.append(opt.last_step.used_sam)
+    return [w.full_tensor() if hasattr(w, "full_tensor") else w for w in weights(model)], used
+
+
+def refused(rank, kind):
+    """A penalty outside: each process sees it at the same step, and none waits for another."""
+    raw = WithLoss(mlp())
+    model = wrapped_by(kind, raw)
+    opt = new_optimizer("sam", model.parameters(), model, replay=True)
+    x, y = (rows[0].chunk(RANKS)[rank] for rows in (DATA.x, DATA.y))
+    penalty = sum(p.square().sum() for p in raw.parameters()) if kind == "ddp" else None
+    loss = model(x, y)
+    if penalty is None:
+        nn.utils.clip_grad_norm_(loss.backward() or model.parameters(), 0.1)
+    else:
+        (loss + penalty).backward()
+    with pytest.raises(RuntimeError, match="replay=True cannot make|pass max_norm="):
+        opt.step()
+    return [], []
+
+
+def counted(rank, kind):
+    """Four micro-batches of FSDP2 without synchronisation are four, not one."""
+    model = wrapped_by(kind, WithLoss(mlp()))
+    opt = new_optimizer("sam", model.parameters(), model)
+    x, y = (rows[0].chunk(RANKS)[rank] for rows in (DATA.x, DATA.y))
+    for i in range(4):
+        model.set_requires_gradient_sync(i == 3)
+        model(x[i : i + 1], y[i : i + 1]).backward()
+    if not opt.needs_second_pass():
+        pytest.fail("SAM always takes a second pass")
+    with pytest.raises(RuntimeError, match="ran 1 backward passes where .* had 4"):
+        with opt.perturbed():
+            model(x[3:4], y[3:4]).backward()
+    return [], []
+
+
+def on_rank(rank, port, job, args, results):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    try:
+        ends, used = job(rank, *args)
+        results.put(([w.numpy() for w in ends], used))
+        dist.barrier()
+    except BaseException as error:
+        results.put(error)
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def on_two_ranks(job, *args):
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    shared = (free_port(), job, args, results)
+    workers = [context.Process(target=on_rank, args=(r, *shared)) for r in range(RANKS)]
+    try:
+        for worker in workers:
+            worker.start()
+        found = [results.get(timeout=120) for _ in workers]
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return found
+    finally:
+        for worker in workers:
+            worker.join(30)
+            worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("ddp", "ae-sam"),
+        ("ddp, bucket views", "ae-looksam"),
+        ("ddp, the raw module given", "looksam"),
+        ("ddp, static graph", "sam"),
+        ("ddp, accumulation", "ae-sam"),
+        ("ddp, accumulation, bucket views, the raw module given", "ae-looksam"),
+        ("fsdp2", "ae-looksam"),
+        ("fsdp2, accumulation", "ae-sam"),
+    ],
+)
+def test_a_bare_step_on_two_processes_is_one_process_on_the_whole_batch(kind, method, matrix):
+    expected, decisions = one_process(method)
+    for ends, used in on_two_ranks(train, kind, method):
+        assert used == decisions
+        for left, right in zip(ends, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-10)
+    stack, _, use = kind.partition(", ")
+    matrix.right({"ddp": "DDP", "fsdp2": "FSDP2"}[stack], f"replay=True{use and ', ' + use}", 1e-10)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_what_bypasses_the_recording_is_refused_on_all_processes(kind):
+    assert on_two_ranks(refused, kind) == [([], []), ([], [])]
+
+
+def test_micro_batches_of_fsdp2_without_synchronisation_are_counted_one_by_one(matrix):
+    assert on_two_ranks(counted, "fsdp2") == [([], []), ([], [])]
+    use = "one of four unsynchronised micro-batches in pass 2"
+    matrix.refused("FSDP2", use, "the second pass ran 1 backward passes, the first had 4")
