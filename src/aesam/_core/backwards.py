@@ -101,12 +101,11 @@ class Backwards:
     def _ended(self) -> None:
         self._open = None
         alive = [p for r in self._parameters.values() if (p := r()) is not None]
-        self._left = {
-            id(p): (id(g), tensors.version(g)) for p in alive if (g := p.grad) is not None
-        }
+        there = [(p, g) for p in alive if (g := p.grad) is not None]
+        self._left = {id(p): (id(g), tensors.version(g)) for p, g in there}
         dense = [(p, g) for p, g in there if not g.is_sparse]
         if dense:
-            owner, smallest = min(dense, key=lambda pair: pair[1].numel())
+            owner, smallest = min(dense, key=_size)
             self._probe = (id(owner), smallest.detach().clone())
 
     def were_edited(self, params: Iterable[Tensor], values: Iterable[Tensor]) -> bool:
@@ -134,6 +133,10 @@ class Backwards:
             return None
         # Equal infinities, which an overflow leaves, are no drift; their difference is no number.
         return tensors.norm([torch.where(now == then, 0.0, now - then).nan_to_num(0.0)])
+
+
+def _size(pair: tuple[Tensor, Tensor]) -> int:
+    return pair[0].numel()
 
 
 def _hook_for(own: "weakref.ref[Backwards]") -> Callable[[Tensor], None]:
