@@ -45,8 +45,9 @@ format: .venv/ready  ## format the code and mend what lint can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/ready  ## time the bookkeeping of a step; writes results/step_overhead.json
+bench: .venv/ready  ## time the bookkeeping of a step and of recording; writes results/*_overhead.json
 	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/replay_overhead.py
 
 bench-lab: .venv/ready  ## time the lab against a bare loop; writes results/lab_overhead.json
 	$(BIN)/python benchmarks/lab_overhead.py
