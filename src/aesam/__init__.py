@@ -24,6 +24,7 @@ from aesam.registry import (
     method_record,
     register_method,
 )
+from aesam.together import Together
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "Setting",
     "SharpnessAware",
     "StepRecord",
+    "Together",
     "__version__",
     "create",
     "list_methods",

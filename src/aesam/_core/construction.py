@@ -2,13 +2,14 @@
 
 import inspect
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from aesam._core import bases
 from aesam._core.messages import frames_to_user
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
@@ -17,6 +18,7 @@ from aesam.parts.combine import Combine
 from aesam.parts.part import MemoryPart, Part
 from aesam.parts.policies import Policy
 from aesam.parts.samples import Samples
+from aesam.together import needs_closure
 
 Kind = TypeVar("Kind", bound=Part)
 
@@ -43,6 +45,10 @@ class Parts:
     def method(self) -> str:
         """The method's name in checkpoints: the classes of its parts."""
         return "/".join(type(part).__name__ for part in self.by_name.values())
+
+    def with_total_steps(self, total_steps: int | None) -> "Parts":
+        """The same parts, told how long the training is."""
+        return replace(self, policy=self.policy.with_total_steps(total_steps))
 
     @cached_property
     def selects_rows(self) -> bool:
@@ -97,22 +103,24 @@ def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:
         )
     if isinstance(base, wrapper):
         raise TypeError(f"base is sharpness-aware already ({type(base).__name__}): wrap its .base")
-    if "rho" in inspect.signature(type(base)).parameters:
+    found = bases.holders(base)
+    if not found:
         raise TypeError(
-            f"base {type(base).__name__} has a setting rho of its own, which would be taken for "
-            "the radius of the ascent: use another base optimizer"
+            f"base {type(base).__name__} did not run the constructor of torch.optim.Optimizer and "
+            "shares no parameter groups with an optimizer inside it: use another base optimizer"
         )
-    if _needs_closure(base):
+    for kind in dict.fromkeys(map(type, found)):
+        if "rho" in inspect.signature(kind).parameters:
+            raise TypeError(
+                f"base {kind.__name__} has a setting rho of its own, which would be taken for "
+                "the radius of the ascent: use another base optimizer"
+            )
+    if needs_closure(base):
         raise TypeError(
             f"base must be able to step() without a closure, which {type(base).__name__} is not: "
             "it takes gradients of its own inside a step"
         )
     return base
-
-
-def _needs_closure(base: torch.optim.Optimizer) -> bool:
-    closure = inspect.signature(base.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def check_model(model: object, base: torch.optim.Optimizer) -> nn.Module | None:
@@ -175,19 +183,24 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
 
 def set_default_radius(base: torch.optim.Optimizer, rho: float) -> None:
     """Give each group without a ``rho`` of its own the default, and later groups too."""
-    inherited: Any = base.defaults.get("rho")  # of an earlier wrapper around the same base
-    own = [g["rho"] for g in base.param_groups if g.get("rho", inherited) != inherited]
-    for value in own:
-        checks.at_least_zero("rho of a parameter group", value)
-    for group in base.param_groups:
-        if group.get("rho", inherited) == inherited:
-            group["rho"] = rho
+    for holder in (found := bases.holders(base)):
+        inherited: Any = holder.defaults.get("rho")  # of an earlier wrapper around the same base
+        for group in holder.param_groups:
+            if group.get("rho", inherited) != inherited:
+                checks.at_least_zero("rho of a parameter group", group["rho"])
+    for holder in found:
+        inherited = holder.defaults.get("rho")
+        for group in holder.param_groups:
+            if group.get("rho", inherited) == inherited:
+                group["rho"] = rho
+        holder.defaults["rho"] = rho
     base.defaults["rho"] = rho
 
 
 def keep_radius_on_load(base: torch.optim.Optimizer) -> None:
     """A plain checkpoint loaded into the base has no ``rho``: its groups keep theirs."""
-    base.register_load_state_dict_pre_hook(_with_radii)
+    for holder in bases.holders(base):
+        holder.register_load_state_dict_pre_hook(_with_radii)
 
 
 def _with_radii(base: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any] | None:

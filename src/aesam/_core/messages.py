@@ -114,6 +114,10 @@ UNSYNCHRONISED = """\
 needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that
 disagree would wait for each other for ever. Decide after a backward() that synchronises."""
 
+NO_SECOND_GRADIENT = """\
+no parameter has a gradient after perturbed(): run the forward again on the same batch and call
+backward() inside the block. The weights are as before, and the step was discarded."""
+
 CHANGED_GRADIENTS = """\
 the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
 second pass, on the final direction."""
