@@ -26,6 +26,7 @@ ROOMS = [
     {"_core"},
     {"optimizer"},
     {"registry"},
+    {"from_params"},
     {"methods"},
     {"sharpness"},
     {"lab"},

@@ -2,6 +2,7 @@
 
 from aesam import parts, sharpness
 from aesam._core.step import StepRecord
+from aesam.from_params import FromParams
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware, unwrap
 from aesam.parts import (
@@ -40,6 +41,7 @@ __all__ = [
     "Combine",
     "Decision",
     "Direction",
+    "FromParams",
     "Gradient",
     "LookSAM",
     "Memory",

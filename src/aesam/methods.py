@@ -5,11 +5,12 @@ A class and its record stand together. What the keywords of all methods mean (``
 """
 
 import math
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict
 
 import torch
 from torch import nn
 
+from aesam._core import construction
 from aesam.optimizer import SharpnessAware
 from aesam.parts.ascents import RandomSubset
 from aesam.parts.between import Between, Plain, Reuse
@@ -113,7 +114,10 @@ class ERM(SharpnessAware):
         nonfinite: Literal["skip", "raise"] = "skip",
         replay: bool = False,
         max_norm: float | None = None,
+        **_others: NoReturn,
     ) -> None:
+        construction.refuse_parameters(type(self), base, model, _others)
+        construction.refuse_unknown(type(self), _others)
         super().__init__(
             base, model, policy=Never(), nonfinite=nonfinite, replay=replay, max_norm=max_norm
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,9 @@ class SharpnessAware(torch.optim.Optimizer):
 
     base: torch.optim.Optimizer
 
+    #: Its name in :func:`aesam.list_methods`; empty for a class that is not registered.
+    registered_as: ClassVar[str] = ""
+
     def __init__(
         self,
         base: torch.optim.Optimizer,
@@ -105,7 +108,12 @@ class SharpnessAware(torch.optim.Optimizer):
         nonfinite: Literal["skip", "raise"] = "skip",
         replay: bool = False,
         max_norm: float | None = None,
+        **_others: object,
     ) -> None:
+        given = {"rho": rho, "total_steps": getattr(policy, "total_steps", None)}
+        given |= {"replay": replay, "max_norm": max_norm, **_others}
+        construction.refuse_parameters(type(self), base, model, given)
+        construction.refuse_unknown(type(self), _others)
         self.base = construction.check_base(base, SharpnessAware)
         self.model = construction.check_model(model, base)
         parts = construction.Parts(
@@ -668,6 +676,7 @@ class SharpnessAware(torch.optim.Optimizer):
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
+        bases.check_copyable(self.base)
         kept = ("base", "model", "normalize", "nonfinite", "replay", "max_norm", "_ledger")
         return {name: self.__dict__[name] for name in kept}
 

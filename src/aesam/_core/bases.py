@@ -6,10 +6,9 @@ itself, a member of :class:`aesam.Together`, or what a wrapper such as Lookahead
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from aesam.together import Together
 
@@ -111,17 +110,11 @@ def _bound(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {name: own[name] for name in ("state", "param_groups") if name in own}
 
 
-def parameters_in(given: object) -> bool:
-    """Whether somebody gave parameters, in any form that an optimizer of torch takes them."""
-    if isinstance(given, Tensor):
-        return True
-    if isinstance(given, dict):
-        return "params" in given
-    if isinstance(given, list | tuple):
-        several = cast(list[object], given)
-        return bool(several) and all(parameters_in(g) or _is_named(g) for g in several)
-    return hasattr(given, "__next__")
-
-
-def _is_named(given: object) -> bool:
-    return isinstance(given, tuple) and len(cast(tuple[Any, ...], given)) == 2
+def check_copyable(base: torch.optim.Optimizer) -> None:
+    """Refuse to copy or pickle a wrapper that leaves most of itself behind when it is."""
+    for optimizer in _all_in(base):
+        if not is_torch_s_inside(optimizer):
+            raise TypeError(
+                f"base {type(optimizer).__name__} cannot be copied or pickled, since it loses what "
+                "it wraps or its settings: make it anew and load the state dict"
+            )

@@ -2,14 +2,15 @@
 
 import inspect
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from aesam._core import bases
+from aesam._core import bases, messages
 from aesam._core.messages import frames_to_user
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
@@ -87,6 +88,59 @@ class Parts:
 def _defines(part: Part, base: type[Part], method: str) -> bool:
     """Whether the part has a method of its own where the base does nothing."""
     return getattr(type(part), method) is not getattr(base, method)
+
+
+def refuse_parameters(
+    method: type, base: object, model: object, given: Mapping[str, object]
+) -> None:
+    """Say what to write to who gave parameters and a class where an optimizer is wrapped.
+
+    ``given`` are the keywords that are worth repeating: those of the optimizer among them.
+    """
+    kind = given.get("base_optimizer", model)
+    a_class = inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)
+    if isinstance(base, torch.optim.Optimizer) or not (a_class or _are_parameters(base)):
+        return
+    usual = {"rho": 0.05, "total_steps": None, "replay": False, "max_norm": None}
+    own = {k: v for k, v in given.items() if k in usual and v != usual[k]}
+    foreign = {"base_optimizer", "adaptive"}  # keywords of another library's SAM
+    theirs = {k: v for k, v in given.items() if k not in usual.keys() | foreign} or {"lr": 0.1}
+    optimizer = kind.__name__ if a_class and inspect.isclass(kind) else "SGD"
+    known = hasattr(torch.optim, optimizer)
+    name = getattr(method, "registered_as", "") or method.__name__
+    raise TypeError(
+        messages.PARAMETERS_GIVEN.format(
+            method=method.__name__,
+            name=name,
+            optimizer=f"torch.optim.{optimizer}" if known else optimizer,
+            by_name=repr(optimizer.lower()).replace("'", '"') if known else optimizer,
+            theirs=_as_keywords(theirs),
+            own=_as_keywords(own),
+        )
+        + ("\nadaptive=True (ASAM) is not among the methods." if given.get("adaptive") else "")
+    )
+
+
+def _are_parameters(given: object) -> bool:
+    """Whether it is the model, or parameters in any form that torch's optimizers take."""
+    several = list(cast(list[object], given)) if isinstance(given, list | tuple) else [given]
+    return bool(several) and all(
+        isinstance(one, nn.Module | Tensor | dict | tuple) or hasattr(one, "__next__")
+        for one in several
+    )
+
+
+def _as_keywords(given: Mapping[str, object]) -> str:
+    return "".join(f", {name}={value!r}" for name, value in given.items())
+
+
+def refuse_unknown(method: type, unknown: Mapping[str, object]) -> None:
+    """Python's own refusal would name the class at the end of the chain, not the user's."""
+    if unknown:
+        raise TypeError(
+            f"{method.__name__} has no keyword {' or '.join(unknown)}. What the optimizer takes, "
+            "such as lr, is given to it before it is wrapped."
+        )
 
 
 def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:

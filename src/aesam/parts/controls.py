@@ -8,15 +8,7 @@ import torch
 
 from aesam._core.tensors import to_host
 from aesam.parts import checks
-from aesam.parts.policies import (
-    Adaptive,
-    Decision,
-    Observation,
-    Policy,
-    State,
-    checked_total,
-    known_total,
-)
+from aesam.parts.policies import Adaptive, Decision, Observation, Policy, State
 
 
 @dataclass(frozen=True)
@@ -107,8 +99,8 @@ class Late(Policy):
     def __post_init__(self) -> None:
         self._keep(
             after=checks.probability("after", self.after),
-            total_steps=checked_total(self.total_steps),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
         )
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
-        return Decision(now.step >= self.after * known_total(self.total_steps)), state
+        return Decision(now.step >= self.after * self._known_total_steps()), state

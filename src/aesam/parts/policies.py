@@ -107,6 +107,16 @@ class Policy(Part):
             raise TypeError(f"{type(self).__name__} must define with_total_steps(total_steps)")
         return replace(self, total_steps=total_steps)
 
+    def _known_total_steps(self) -> int:
+        """``total_steps`` at a decision, which cannot be made without."""
+        if self.needs_total_steps:
+            raise RuntimeError(
+                "total_steps must be given before the first decision: the number of optimizer "
+                "steps of the whole training, for example total_steps=epochs * len(loader) when "
+                "the optimizer is made, or opt.set_total_steps(...) later. Nothing was decided."
+            )
+        return vars(self)["total_steps"]
+
 
 @dataclass(frozen=True)
 class Always(Policy):
@@ -221,7 +231,7 @@ class Adaptive(Policy):
             lambda1=low,
             lambda2=high,
             delta=checks.decay("delta", self.delta),
-            total_steps=checked_total(self.total_steps),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
             initial_variance=checks.positive("initial_variance", self.initial_variance),
         )
 
@@ -230,7 +240,7 @@ class Adaptive(Policy):
 
     def threshold_factor(self, step: int) -> float:
         """``c_t``, falling linearly from ``λ2`` at the start to ``λ1`` at ``total_steps``."""
-        total = known_total(self.total_steps)
+        total = self._known_total_steps()
         if self.lambda1 == self.lambda2 or step >= total:
             return self.lambda1
         progress = step / total
@@ -247,28 +257,12 @@ class Adaptive(Policy):
         return decision, {"mean": mean, "variance": variance}
 
     def _notice(self, step: int) -> str | None:
-        if step < known_total(self.total_steps):
+        if step < self._known_total_steps():
             return None
         return (
             f"training goes on past total_steps={self.total_steps}: the threshold stays at "
             f"lambda1={self.lambda1}. Give the whole number of optimizer steps as total_steps."
         )
-
-
-def checked_total(total_steps: int | None) -> int | None:
-    """The setting ``total_steps`` as it is kept; None where it is left for later."""
-    return None if total_steps is None else checks.whole("total_steps", total_steps, least=1)
-
-
-def known_total(total_steps: int | None) -> int:
-    """``total_steps`` at a decision, which cannot be made without."""
-    if total_steps is None:
-        raise RuntimeError(
-            "total_steps must be given before the first decision: the number of optimizer steps of "
-            "the whole training, for example total_steps=epochs * len(loader) when the optimizer "
-            "is made, or opt.set_total_steps(...) later. Nothing was decided."
-        )
-    return total_steps
 
 
 def _thresholds(lambda1: object, lambda2: object) -> tuple[float, float]:
