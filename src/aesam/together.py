@@ -117,6 +117,7 @@ class Together(torch.optim.Optimizer):
             closure: computes the loss, backpropagates and returns it; None, the default, where
                 the gradients are there already.
         """
+        self._find_groups()  # and with them a parameter that was given to two members since
         for hook in self._optimizer_step_pre_hooks.values():
             hook(self, (self, closure), {})
         loss = None
@@ -269,8 +270,8 @@ def _checked(members: tuple[Any, ...]) -> tuple[torch.optim.Optimizer, ...]:
         kind = type(member).__name__
         if not isinstance(member, torch.optim.Optimizer):
             raise TypeError(
-                "Together takes optimizers that are made already, as in Together(muon, adamw), got "
-                f"{member!r} of type {kind}"
+                "Together takes optimizers that are made already, one after the other, as in "
+                f"Together(muon, adamw), got a {kind}"
             )
         if hasattr(member, "needs_second_pass"):
             raise TypeError(
