@@ -75,6 +75,7 @@ def test_it_binds_and_pickles_like_a_class():
     assert pickle.loads(pickle.dumps(aesam.FromParams)) is aesam.FromParams
     sam = functools.partial(aesam.FromParams, method="sam", model=None)
     assert type(sam(mlp().parameters(), lr=0.2)) is aesam.SAM
+    assert type(sam(params=mlp().parameters(), lr=0.2)) is aesam.SAM  # as Hydra may
 
 
 # Who writes what another library's SAM takes ----------------------------------------------------

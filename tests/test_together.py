@@ -265,6 +265,24 @@ def test_a_member_that_refuses_its_part_leaves_all_as_before():
         together.load_state_dict({"state": {}, "param_groups": [{"params": []}]})
 
 
+def test_what_a_member_keeps_for_no_parameter_is_saved_too():
+    ends = []
+    for interrupted in (False, True):
+        problem = Problem(mlp())
+        first, second = problem.model[0].parameters(), problem.model[2].parameters()
+        together = Together(pytorch_optimizer.MADGRAD(first), pytorch_optimizer.MADGRAD(second))
+        train(together, problem, 3)
+        if interrupted:  # MADGRAD counts its steps in state["k"]
+            saved = saved_and_loaded(together.state_dict())
+            first, second = problem.model[0].parameters(), problem.model[2].parameters()
+            together = Together(pytorch_optimizer.MADGRAD(first), pytorch_optimizer.MADGRAD(second))
+            together.load_state_dict(saved)
+            assert together.members[1].state["k"] == 3
+        train(together, problem, 3, start=3)
+        ends.append(weights(problem.model))
+    assert same(*ends)
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 def test_dcp_keeps_it_by_parameter_name(fresh):
     problem = Problem(mlp())
@@ -423,6 +441,11 @@ SHARED = torch.nn.Parameter(torch.ones(3))
         (lambda: (sgd(SHARED), sgd(SHARED)), ValueError, r"shape \(3,\) is in two members"),
         (lambda: (one := sgd(), one), ValueError, "in two members, SGD and SGD"),
         (lambda: (torch.optim.LBFGS([SHARED]), sgd()), TypeError, "LBFGS takes gradients of its"),
+        (
+            lambda: (pytorch_optimizer.StableSPAM([SHARED]), sgd()),
+            TypeError,
+            "StableSPAM has total_step in its state dict",
+        ),
         (
             lambda: (pytorch_optimizer.Lookahead(sgd()), sgd()),
             TypeError,

@@ -157,11 +157,12 @@ class Together(torch.optim.Optimizer):
             own = member.state_dict()
             theirs = _numbered(own["param_groups"])
             number = {n: numbers[place] for n, place in _at(m, theirs).items()}
-            state.update({number[n]: entry for n, entry in own["state"].items()})
+            for n, entry in own["state"].items():
+                state[number[n] if n in number else _named(m, n)] = entry
             for i, group in enumerate(own["param_groups"]):
                 groups[m, i] = {**group, "params": [number[n] for n in group["params"]]}
         saved = {
-            "state": {n: state[n] for n in sorted(state)},
+            "state": {n: state[n] for n in sorted(state, key=_numbers_first)},
             "param_groups": [groups[place] for place in self._places],
         }
         for hook in self._optimizer_state_dict_post_hooks.values():
@@ -180,11 +181,10 @@ class Together(torch.optim.Optimizer):
         state_dict = copy.copy(state_dict)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
-        by_member = self._by_member(state_dict["param_groups"])
         state = state_dict["state"]
         parts = [
-            {"state": {n: state[n] for n in _numbered(own) if n in state}, "param_groups": own}
-            for own in by_member
+            {"state": _part_of(state, m, own), "param_groups": own}
+            for m, own in enumerate(self._by_member(state_dict["param_groups"]))
         ]
         before = [(member, member.state, member.param_groups) for member in self.members]
         try:
@@ -259,6 +259,25 @@ def _at(m: int, numbered: dict[int, tuple[int, int]]) -> dict[int, tuple[int, in
     return {n: (m, i, j) for n, (i, j) in numbered.items()}
 
 
+def _named(m: int, key: object) -> str:
+    """What a member keeps under a name instead of for a parameter."""
+    if not isinstance(key, str):
+        raise TypeError(f"member {m} keeps state under {key!r}, which is no parameter and no name")
+    return f"{key} of member {m}"
+
+
+def _part_of(state: dict[Any, Any], m: int, groups: list[dict[str, Any]]) -> dict[Any, Any]:
+    """A member's part of the state in a state dict."""
+    of_parameters = {n: state[n] for n in _numbered(groups) if n in state}
+    end = _named(m, "")
+    names = [key for key in state if isinstance(key, str) and key.endswith(end)]
+    return {**of_parameters, **{key.removesuffix(end): state[key] for key in names}}
+
+
+def _numbers_first(key: int | str) -> tuple[bool, int | str]:
+    return isinstance(key, str), key
+
+
 def _in_common(defaults: list[dict[str, Any]]) -> dict[str, Any]:
     return {k: v for k, v in defaults[0].items() if all(k in other for other in defaults)}
 
@@ -267,26 +286,35 @@ def _checked(members: tuple[Any, ...]) -> tuple[torch.optim.Optimizer, ...]:
     if not members:
         raise TypeError("Together takes at least one optimizer: Together(muon, adamw)")
     for member in members:
-        kind = type(member).__name__
         if not isinstance(member, torch.optim.Optimizer):
             raise TypeError(
                 "Together takes optimizers that are made already, one after the other, as in "
-                f"Together(muon, adamw), got a {kind}"
+                f"Together(muon, adamw), got a {type(member).__name__}"
             )
-        if hasattr(member, "needs_second_pass"):
-            raise TypeError(
-                f"a member is sharpness-aware already ({kind}): put Together around the base "
-                "optimizers and the method around Together, for one norm and one decision"
-            )
-        if needs_closure(member):
-            raise TypeError(f"{kind} takes gradients of its own inside a step, so it stays alone")
-        if "_optimizer_load_state_dict_pre_hooks" not in vars(member):
-            raise TypeError(
-                f"{kind} is wrapped around another optimizer and did not run the constructor of "
-                "torch.optim.Optimizer, so it cannot be a member: put it around Together"
-            )
+        _check_member(member, type(member).__name__)
     _refuse_shared(members)
     return members
+
+
+def _check_member(member: torch.optim.Optimizer, kind: str) -> None:
+    if hasattr(member, "needs_second_pass"):
+        raise TypeError(
+            f"a member is sharpness-aware already ({kind}): put Together around the base "
+            "optimizers and the method around Together, for one norm and one decision"
+        )
+    if needs_closure(member):
+        raise TypeError(f"{kind} takes gradients of its own inside a step, so it stays alone")
+    if "_optimizer_load_state_dict_pre_hooks" not in vars(member):
+        raise TypeError(
+            f"{kind} is wrapped around another optimizer and did not run the constructor of "
+            "torch.optim.Optimizer, so it cannot be a member: put it around Together"
+        )
+    more = sorted(set(member.state_dict()) - {"state", "param_groups"})
+    if more:
+        raise TypeError(
+            f"{kind} has {', '.join(more)} in its state dict, for which there is no place in that "
+            "of several: use another optimizer"
+        )
 
 
 def _refuse_shared(members: tuple[torch.optim.Optimizer, ...]) -> None:
