@@ -417,6 +417,11 @@ def test_a_wrapper_goes_around_it():
     assert same(weights(problem.model), weights(again.model))
 
 
+def test_a_list_of_optimizers_points_to_it():
+    with pytest.raises(TypeError, match=r"got several: aesam\.Together\(first, second\)"):
+        aesam.SAM(list(pair(mlp())))
+
+
 def test_it_shows_its_members():
     shown = repr(aesam.SAM(Together(*pair(mlp()))))
     assert "Together (" in shown

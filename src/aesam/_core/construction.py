@@ -150,6 +150,11 @@ def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:
             f"base must be an optimizer instance, got the class {base.__name__}: pass "
             f"{base.__name__}(model.parameters(), lr=...)"
         )
+    if _are_several(base):
+        raise TypeError(
+            "base must be one optimizer, got several: aesam.Together(first, second) makes one of "
+            "them, with one norm and one decision"
+        )
     if not isinstance(base, torch.optim.Optimizer):
         raise TypeError(
             "base must be a torch.optim.Optimizer instance, such as "
@@ -175,6 +180,11 @@ def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:
             "it takes gradients of its own inside a step"
         )
     return base
+
+
+def _are_several(given: object) -> bool:
+    several = cast(list[object], given) if isinstance(given, list | tuple) else []
+    return any(isinstance(one, torch.optim.Optimizer) for one in several)
 
 
 def check_model(model: object, base: torch.optim.Optimizer) -> nn.Module | None:
