@@ -40,7 +40,7 @@ def parameters_of(thing):
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.name == "common":
             names += Common.__annotations__
-        elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+        elif not parameter.name.startswith("_"):  # what is there to be refused
             names.append(parameter.name)
     return names
 

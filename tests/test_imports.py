@@ -22,10 +22,11 @@ print(*sorted(after - before - set(sys.stdlib_module_names)))
 #: Each room may import only from those before it, and from itself.
 ROOMS = [
     {"parts.checks", "_core.tensors", "_core.messages"},
-    {"parts"},
+    {"parts", "together"},
     {"_core"},
     {"optimizer"},
     {"registry"},
+    {"from_params"},
     {"methods"},
     {"sharpness"},
     {"lab"},

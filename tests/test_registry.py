@@ -8,7 +8,8 @@ from torch import nn
 
 import aesam
 from aesam import Setting, SharpnessAware
-from aesam.registry import forget_method
+from aesam.methods import Common
+from aesam.registry import COMMON, forget_method
 
 NAMES = aesam.list_methods()
 
@@ -122,8 +123,9 @@ def test_what_is_unknown_or_unclear_is_refused_with_the_near_ones(words, setting
 
 
 def test_a_method_that_must_know_its_length_says_so():
-    with pytest.raises(TypeError, match="total_steps must be given"):
-        aesam.create("ae-sam", model())
+    for name in NAMES:
+        asks = aesam.method_record(name).needs_total_steps
+        assert aesam.create(name, model()).needs_total_steps == asks
     assert [n for n in NAMES if aesam.method_record(n).needs_total_steps] == [
         "ae-sam", "ae-looksam", "matched-sam", "inverted-sam", "matched-looksam",
         "inverted-looksam", "late-sam",
@@ -131,6 +133,15 @@ def test_a_method_that_must_know_its_length_says_so():
     assert [n for n in NAMES if aesam.method_record(n).needs_seed] == [
         "esam", "ss-sam", "matched-sam", "matched-looksam",
     ]  # fmt: skip
+
+
+def test_the_keywords_of_all_methods_are_taken_by_name_too():
+    every = set(Common.__annotations__) - {"rho", "normalize"}
+    assert set(COMMON) == every
+    given = {"nonfinite": "raise", "max_norm": 2.0, "replay": True}
+    for name in ("erm", "sam", "late-sam"):
+        opt = aesam.create(name, model(), **given)
+        assert {word: getattr(opt, word) for word in given} == given
 
 
 def test_only_a_model_is_a_model():

@@ -31,8 +31,8 @@ def test_a_base_that_is_no_optimizer_is_refused_with_what_to_pass():
     model = mlp()
     with pytest.raises(TypeError, match=r"got the class SGD: pass SGD\(model.parameters"):
         aesam.SAM(torch.optim.SGD)
-    with pytest.raises(TypeError, match="must be a torch.optim.Optimizer instance.*got generator"):
-        aesam.SAM(model.parameters())
+    with pytest.raises(TypeError, match="must be a torch.optim.Optimizer instance.*got str"):
+        aesam.SAM("sgd")
     with pytest.raises(TypeError, match="LBFGS"):
         aesam.SAM(torch.optim.LBFGS(model.parameters()))
     with pytest.raises(TypeError, match="sharpness-aware already"):
@@ -61,7 +61,7 @@ def test_a_model_that_is_no_module_is_refused():
         (aesam.LookSAM, {"k": 2.0}, "k"),
         (aesam.LookSAM, {"alpha": float("nan")}, "alpha"),
         (aesam.AESAM, {"total_steps": 0}, "total_steps"),
-        (aesam.AESAM, {"total_steps": None}, "total_steps"),
+        (aesam.AESAM, {"total_steps": 2.5}, "total_steps"),
         (aesam.AESAM, {"total_steps": 9, "lambda1": 1.0, "lambda2": 0.0}, "lambda1"),
         (aesam.AESAM, {"total_steps": 9, "lambda1": float("-inf")}, "lambda1"),
         (aesam.AESAM, {"total_steps": 9, "lambda2": float("nan")}, "lambda2"),
@@ -83,8 +83,6 @@ def test_hyper_parameters_are_keyword_only_and_unknown_ones_refused():
         aesam.SAM(base, None, 0.1)
     with pytest.raises(TypeError, match="k"):
         aesam.SAM(base, k=3)
-    with pytest.raises(TypeError, match="total_steps"):
-        aesam.AESAM(base)
 
 
 def test_a_part_of_the_wrong_kind_is_refused():
@@ -447,8 +445,6 @@ def test_messages_name_the_call_and_the_argument():
         opt.needs_second_pass(grad_scale=None)
     with pytest.raises(ValueError, match="seed"):
         aesam.SSSAM(base, seed=2**70)
-    with pytest.raises(TypeError, match="total_steps must be given"):
-        aesam.AESAM(base)
     with pytest.raises(TypeError, match="ascent must be"):
         aesam.SharpnessAware(base, policy=Always(), ascent=0)
 

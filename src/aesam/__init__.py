@@ -2,6 +2,7 @@
 
 from aesam import parts, sharpness
 from aesam._core.step import StepRecord
+from aesam.from_params import FromParams
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware, unwrap
 from aesam.parts import (
@@ -24,6 +25,7 @@ from aesam.registry import (
     method_record,
     register_method,
 )
+from aesam.together import Together
 
 __version__ = "0.1.0"
 
@@ -39,6 +41,7 @@ __all__ = [
     "Combine",
     "Decision",
     "Direction",
+    "FromParams",
     "Gradient",
     "LookSAM",
     "Memory",
@@ -50,6 +53,7 @@ __all__ = [
     "Setting",
     "SharpnessAware",
     "StepRecord",
+    "Together",
     "__version__",
     "create",
     "list_methods",

@@ -5,11 +5,12 @@ A class and its record stand together. What the keywords of all methods mean (``
 """
 
 import math
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict
 
 import torch
 from torch import nn
 
+from aesam._core import construction
 from aesam.optimizer import SharpnessAware
 from aesam.parts.ascents import RandomSubset
 from aesam.parts.between import Between, Plain, Reuse
@@ -113,7 +114,10 @@ class ERM(SharpnessAware):
         nonfinite: Literal["skip", "raise"] = "skip",
         replay: bool = False,
         max_norm: float | None = None,
+        **_others: NoReturn,
     ) -> None:
+        construction.refuse_parameters(type(self), base, model, _others)
+        construction.refuse_unknown(type(self), _others)
         super().__init__(
             base, model, policy=Never(), nonfinite=nonfinite, replay=replay, max_norm=max_norm
         )
@@ -277,7 +281,8 @@ class AESAM(SharpnessAware):
         base: the optimizer to wrap.
         model: the model that is trained, whose buffers the second pass must not change.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
-        total_steps: optimizer steps of the whole training, ``epochs * len(loader)``; must be given.
+        total_steps: optimizer steps of the whole training, ``epochs * len(loader)``. Left out
+            (None, the default), it must be told by ``set_total_steps`` before the first step.
         lambda1: c_t at the end of training, in standard deviations above the mean, at most
             ``lambda2``; -1 by default, so that most steps take the second gradient by then.
         lambda2: c_t at its start, at least ``lambda1``; 1 by default, so that few do.
@@ -329,7 +334,8 @@ class AELookSAM(SharpnessAware):
         model: the model that is trained, whose buffers the second pass must not change.
         rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
         alpha: weight α of the reused direction, any finite number; 0.5 by default.
-        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        total_steps: optimizer steps of the whole training, a whole number from 1. Left out (None,
+            the default), it must be told by ``set_total_steps`` before the first step.
         lambda1: threshold factor λ1 at the end of training, at most ``lambda2``; 0 by default.
         lambda2: threshold factor λ2 at its start; 2 by default.
         delta: forgetting rate δ of mean and variance, above 0 and below 1; 0.9 by default.

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from aesam._core import (
+    bases,
     callers,
     checkpoint,
     closures,
@@ -89,6 +90,9 @@ class SharpnessAware(torch.optim.Optimizer):
 
     base: torch.optim.Optimizer
 
+    #: Its name in :func:`aesam.list_methods`; empty for a class that is not registered.
+    registered_as: ClassVar[str] = ""
+
     def __init__(
         self,
         base: torch.optim.Optimizer,
@@ -104,10 +108,15 @@ class SharpnessAware(torch.optim.Optimizer):
         nonfinite: Literal["skip", "raise"] = "skip",
         replay: bool = False,
         max_norm: float | None = None,
+        **_others: object,
     ) -> None:
+        given = {"rho": rho, "total_steps": getattr(policy, "total_steps", None)}
+        given |= {"replay": replay, "max_norm": max_norm, **_others}
+        construction.refuse_parameters(type(self), base, model, given)
+        construction.refuse_unknown(type(self), _others)
         self.base = construction.check_base(base, SharpnessAware)
         self.model = construction.check_model(model, base)
-        self.parts = construction.Parts(
+        parts = construction.Parts(
             policy=construction.check_part("policy", policy, Policy),
             ascent=construction.check_part("ascent", _or(ascent, AlongGradient()), Ascent),
             samples=construction.check_part("samples", _or(samples, WholeBatch()), Samples),
@@ -118,12 +127,12 @@ class SharpnessAware(torch.optim.Optimizer):
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}')
         self.nonfinite = nonfinite
-        self.replay = construction.check_replay(replay, self.model, self.parts)
+        self.replay = construction.check_replay(replay, self.model, parts)
         self.max_norm = None if max_norm is None else checks.positive("max_norm", max_norm)
         construction.set_default_radius(base, checks.at_least_zero("rho", rho))
         construction.keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
-        self._ledger = Ledger(start(self.parts.policy.start(), self.parts.by_name))
+        self._ledger = Ledger(parts, start(parts.policy.start(), parts.by_name))
         # torch's own constructor would copy the groups; this is what is wanted of it.
         super().__setstate__({})
         self._watch()
@@ -140,9 +149,19 @@ class SharpnessAware(torch.optim.Optimizer):
     # What it shows -----------------------------------------------------------------------
 
     @property
+    def parts(self) -> construction.Parts:
+        """The answers to the five questions of a step."""
+        return self._ledger.parts
+
+    @property
     def policy(self) -> Policy:
         """When the second gradient is taken."""
         return self.parts.policy
+
+    @property
+    def needs_total_steps(self) -> bool:
+        """Whether the length of the training was left out and must be told before a decision."""
+        return self._ledger.total_left_out and self.last_step is None
 
     @property
     def sam_fraction(self) -> float:
@@ -218,6 +237,50 @@ class SharpnessAware(torch.optim.Optimizer):
                 ledger.random = None  # an accumulation that was under way begins anew
             elif ledger.pending.ahead is None:
                 ledger.discard()  # the direction is gone with the gradients
+
+    def train(self) -> None:
+        """Let a base with two sets of weights (schedule-free ones) go on training.
+
+        Nothing happens with other bases. Accelerate and Transformers call it by themselves.
+        """
+        self._ledger.switch("train", bases.mode_switch(self.base, "train"))
+
+    def eval(self) -> None:
+        """Let a base with two sets of weights show those to evaluate and to save.
+
+        Nothing happens with other bases; refused inside a pass.
+        """
+        self._ledger.switch("eval", bases.mode_switch(self.base, "eval"))
+
+    def set_total_steps(self, total_steps: int) -> None:
+        """Say how many optimizer steps the whole training has, where that was left out.
+
+        Allowed until the first step is decided, and again after ``load_state_dict``. Methods that
+        do not ask for it, which :attr:`needs_total_steps` tells, do not mind.
+
+        Args:
+            total_steps: a whole number from 1.
+        """
+        ledger, policy = self._ledger, self.policy
+        ledger.ready_for("set_total_steps()")
+        checks.whole("total_steps", total_steps, least=1)
+        told = ledger.parts.with_total_steps(total_steps)
+        before = getattr(policy, "total_steps", None)
+        if told.policy == policy:
+            ledger.total_left_out = False
+            return
+        if ledger.last_step is not None or ledger.pending is not None:
+            raise RuntimeError(
+                f"set_total_steps({total_steps}) after the first step was decided with "
+                f"total_steps={before}: say it before training, or load a checkpoint first"
+            )
+        if before is not None and ledger.committed.step:
+            warnings.warn(
+                f"the checkpoint was saved with total_steps={before}; this optimizer goes on with "
+                f"total_steps={total_steps}",
+                stacklevel=messages.frames_to_user(),
+            )
+        ledger.parts, ledger.total_left_out = told, False
 
     # The passes --------------------------------------------------------------------------
 
@@ -351,9 +414,11 @@ class SharpnessAware(torch.optim.Optimizer):
                         yield closures.Perturbed(choose, losses, rewind)
                 finally:
                     buffers.restore()
-            step.check_micro_batches(pending.backwards, self._backwards.count)
             with torch.no_grad():
                 params, second, _ = with_gradient(self.param_groups, self._default_radius())
+                if first.params and not params:
+                    raise RuntimeError(messages.NO_SECOND_GRADIENT)
+                step.check_micro_batches(pending.backwards, self._backwards.count)
                 step.finish_second_pass(self.parts, ledger, pending, first, params, second)
         except BaseException:
             self._clear_gradients()
@@ -587,7 +652,7 @@ class SharpnessAware(torch.optim.Optimizer):
         self._ledger.ready_for("state_dict()")
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
-        saved: dict[str, Any] = self.base.state_dict()
+        saved = bases.state_dict_of(self.base)
         ours = (self.parts, self.normalize, self._ledger, self.param_groups)
         saved["aesam"] = checkpoint.pack(*ours)
         for hook in self._optimizer_state_dict_post_hooks.values():
@@ -601,7 +666,9 @@ class SharpnessAware(torch.optim.Optimizer):
         state_dict = copy.copy(state_dict)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
-        loaded = checkpoint.unpack(state_dict, self.parts, self.normalize, self.base)
+        given = self.parts.with_total_steps(None) if ledger.total_left_out else self.parts
+        loaded = checkpoint.unpack(state_dict, given, self.normalize, self.base)
+        ledger.parts = loaded.parts
         ledger.continue_from(loaded.committed, loaded.skipped)
         for difference in loaded.differences:
             warnings.warn(difference, stacklevel=2)
@@ -609,7 +676,8 @@ class SharpnessAware(torch.optim.Optimizer):
             hook(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("base", "model", "parts", "normalize", "nonfinite", "replay", "max_norm", "_ledger")
+        bases.check_copyable(self.base)
+        kept = ("base", "model", "normalize", "nonfinite", "replay", "max_norm", "_ledger")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

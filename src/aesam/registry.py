@@ -6,18 +6,27 @@ Everything that lists, makes, searches or explains a method reads its record, he
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import nn
 
+from aesam._core.construction import Parts
 from aesam.optimizer import SharpnessAware
 
+#: Keywords of :class:`SharpnessAware` that a method hands on and that are no settings of it.
+COMMON = tuple(
+    parameter.name
+    for parameter in inspect.signature(SharpnessAware).parameters.values()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    and parameter.name not in {"rho", "normalize", *(f.name for f in fields(Parts))}
+)
+
 #: Keywords of methods that say nothing of what is computed, or that a training knows by itself.
-_COMMON = ("nonfinite", "replay", "max_norm")
-_NO_SETTINGS = ("total_steps", "seed", *_COMMON, "base", "model")
+_NO_SETTINGS = ("total_steps", "seed", "base", "model", *COMMON)
 
 Record = TypeVar("Record")
 MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])
@@ -185,9 +194,16 @@ def register_method(
                 raise ValueError(f"{kind} does not take the setting {setting.name} of {name}")
         needs = {f"needs_{word}": _takes(make, word) for word in ("total_steps", "seed")}
         _METHODS.add(name, MethodRecord(name, label, make, own, paper, **needs))
+        _mark(make, name)
         return make
 
     return register
+
+
+def _mark(make: object, name: str) -> None:
+    """A class knows the first name that it was registered by, for what it says to users."""
+    if isinstance(make, type) and "registered_as" not in vars(make):
+        make.registered_as = name  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _takes(make: Callable[..., Any], keyword: str, *, unsure: bool = False) -> bool:
@@ -255,7 +271,10 @@ def create(
     name: str,
     model: nn.Module,
     *,
-    optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimizer = "sgd",
+    optimizer: str
+    | type[torch.optim.Optimizer]
+    | partial[torch.optim.Optimizer]
+    | torch.optim.Optimizer = "sgd",
     **settings: Any,
 ) -> SharpnessAware:
     """A method by its name around an optimizer by its name, over all parameters of a model.
@@ -263,8 +282,8 @@ def create(
     Args:
         name: one of :func:`list_methods`.
         model: what is trained; its buffers are guarded in the second pass.
-        optimizer: a name of ``torch.optim`` in any case (``"sgd"``, ``"adamw"``), a class, or an
-            optimizer that was made already.
+        optimizer: a name of ``torch.optim`` in any case (``"sgd"``, ``"adamw"``), a class, a
+            ``functools.partial`` of one, or an optimizer that was made already.
         settings: settings of the method (``rho``, ``total_steps``, ``seed``, ``nonfinite``, …) and
             arguments of the optimizer (``lr``, ``weight_decay``, …). Any other is refused.
 
@@ -273,31 +292,58 @@ def create(
     >>> type(opt).__name__, type(opt.base).__name__, opt.param_groups[0]["rho"]
     ('AESAM', 'AdamW', 0.1)
     """
-    record = method_record(name)
     if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    own = {*record.defaults, *_COMMON}
-    own |= {"total_steps"} if record.needs_total_steps else set()
-    own |= {"seed"} if record.needs_seed else set()
+    return make_by_name(name, model.parameters(), model, optimizer, settings)
+
+
+def make_by_name(
+    name: str, params: Any, model: nn.Module | None, optimizer: Any, settings: dict[str, Any]
+) -> SharpnessAware:
+    """A method around an optimizer over ``params``, or around one that was made already.
+
+    ``settings`` are those of the method and arguments of the optimizer, each taken by one of them.
+    """
+    record = method_record(name)
+    own = _keywords_of(record)
     if isinstance(optimizer, torch.optim.Optimizer):
         base = optimizer
         _refuse_foreign(record, type(base).__name__, settings, own, set())
     else:
         kind = _optimizer_class(optimizer)
-        theirs = set(inspect.signature(kind).parameters) - {"params"}
-        _refuse_foreign(record, kind.__name__, settings, own, theirs)
-        base = kind(model.parameters(), **{k: v for k, v in settings.items() if k in theirs})
+        theirs = set(_named_parameters(kind)) - {"params"}
+        _refuse_foreign(record, _name_of(kind), settings, own, theirs)
+        base = kind(params, **{k: v for k, v in settings.items() if k in theirs})
     given = {k: v for k, v in settings.items() if k in own}
     return record.make(base, model, **{**record.defaults, **given})
 
 
-def _optimizer_class(optimizer: object) -> type[torch.optim.Optimizer]:
-    if isinstance(optimizer, type) and issubclass(optimizer, torch.optim.Optimizer):
-        return optimizer
+def _keywords_of(record: MethodRecord) -> set[str]:
+    """All that a method may be given beside the optimizer and the model."""
+    common = {word for word in COMMON if _takes(record.make, word, unsure=True)}
+    own = {*record.defaults, *common}
+    own |= {"total_steps"} if record.needs_total_steps else set()
+    return own | ({"seed"} if record.needs_seed else set())
+
+
+def _named_parameters(kind: Callable[..., Any]) -> list[str]:
+    collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = inspect.signature(kind).parameters.values()
+    return [parameter.name for parameter in found if parameter.kind not in collecting]
+
+
+def _name_of(kind: Any) -> str:
+    return (kind.func if isinstance(kind, partial) else kind).__name__
+
+
+def _optimizer_class(optimizer: object) -> Callable[..., torch.optim.Optimizer]:
+    whole = cast(object, optimizer.func) if isinstance(optimizer, partial) else optimizer
+    if isinstance(whole, type) and issubclass(whole, torch.optim.Optimizer):
+        return cast(Callable[..., torch.optim.Optimizer], optimizer)
     if not isinstance(optimizer, str):
         raise TypeError(
-            "optimizer must be a name of torch.optim, a class of optimizers or an optimizer, got "
-            f"{optimizer!r}"
+            "optimizer must be a name of torch.optim, a class of optimizers (or a partial of one) "
+            f"or an optimizer, got {optimizer!r}"
         )
     known = {
         kind.__name__.lower(): kind

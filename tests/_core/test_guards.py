@@ -124,13 +124,14 @@ def test_pass_two_replays_dropout_and_then_goes_on_as_after_pass_one(form):
 
 def test_without_first_pass_the_second_pass_draws_fresh_masks():
     model = stochastic_net()
+    problem = Problem(model)
     opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
-    Problem(model).losses(0).mean().backward()
+    problem.losses(0).mean().backward()
     assert opt.needs_second_pass()
     before = torch.get_rng_state()
     with opt.perturbed():
         assert torch.equal(torch.get_rng_state(), before)
-        Problem(model).losses(0).mean().backward()
+        problem.losses(0).mean().backward()
 
 
 def test_both_forms_are_equal_to_the_bit_with_first_pass():
@@ -225,6 +226,7 @@ def test_an_expanded_buffer_is_no_obstacle():
 
 def test_an_abandoned_first_pass_does_not_lend_its_masks():
     model = mlp()
+    problem = Problem(model)
     opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
     with opt.first_pass():
         torch.rand(3)
@@ -233,8 +235,8 @@ def test_an_abandoned_first_pass_does_not_lend_its_masks():
     expected = torch.rand(3)
     torch.manual_seed(4)
     with opt.first_pass():
-        Problem(model).losses(0).mean().backward()
+        problem.losses(0).mean().backward()
     assert opt.needs_second_pass()
     with opt.perturbed():
         assert torch.equal(torch.rand(3), expected)
-        Problem(model).losses(0).mean().backward()
+        problem.losses(0).mean().backward()

@@ -174,12 +174,31 @@ def test_a_decision_that_is_not_taken_is_a_skipped_step():
 
 def test_gradients_are_cleared_inside_perturbed():
     model = mlp()
+    problem = Problem(model)
     opt = METHODS["sam"](BASES["sgd"](model.parameters()), model)
-    Problem(model).losses(0).mean().backward()
+    problem.losses(0).mean().backward()
     opt.needs_second_pass()
     with opt.perturbed():
         assert all(p.grad is None for p in model.parameters())
-        Problem(model).losses(0).mean().backward()
+        problem.losses(0).mean().backward()
+
+
+def test_a_second_pass_without_a_backward_is_an_error_and_leaves_the_weights():
+    model = mlp()
+    problem = Problem(model)
+    opt = METHODS["sam"](BASES["sgd"](model.parameters()), model)
+    problem.losses(0).mean().backward()
+    before = weights(model)
+    assert opt.needs_second_pass()
+    with pytest.raises(RuntimeError, match=r"no parameter has a gradient after perturbed\(\)"):
+        with opt.perturbed():
+            problem.losses(0).mean()
+    assert same(before, weights(model))
+    assert opt.skipped_steps == 1
+    with pytest.raises(RuntimeError, match="nothing to apply"):
+        opt.step()
+    problem.train(opt, 1)
+    assert opt.last_step.index == 0
 
 
 def test_the_direction_is_in_grad_after_each_decision():

@@ -76,6 +76,12 @@ def test_impossible_settings_are_refused(make):
 
 
 @pytest.mark.parametrize("kind", [Late, MatchedRate, Inverted])
-def test_total_steps_must_be_given(kind):
-    with pytest.raises(TypeError, match="total_steps must be given"):
-        kind()
+def test_nothing_is_decided_without_total_steps(kind):
+    policy = kind()
+    assert policy.needs_total_steps
+    now = Observation(0, 1.0, torch.Generator())
+    with pytest.raises(RuntimeError, match="total_steps must be given"):
+        policy.decide(now, policy.start())
+    told = policy.with_total_steps(9)
+    assert told == kind(total_steps=9)
+    assert not told.needs_total_steps

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from aesam._core import tensors
+from aesam._core import bases, tensors
 from aesam._core.construction import Parts
 from aesam._core.step import Committed, Ledger, start
 from aesam.parts.part import Memory, MemoryPart, Part
@@ -25,6 +25,7 @@ _SHAPED_LIKE_PARAMETER = (
 
 @dataclass(frozen=True)
 class Loaded:
+    parts: Parts
     committed: Committed
     skipped: int
     differences: list[str]
@@ -74,11 +75,11 @@ def _prefixed(name: str, part: Part) -> dict[str, Any]:
 
 def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optimizer) -> Loaded:
     """Check all of ``saved``, load the base's, and give ours; on any error nothing changed."""
-    ours, of_base = _split(saved)
+    ours, of_base = _split(saved, base)
     _check_method(ours, parts)
     _check_base(of_base, base)
     loaded = _read(ours, parts, normalize, base.param_groups)
-    _load_base(base, of_base)
+    bases.load_into(base, of_base)
     return loaded
 
 
@@ -91,20 +92,21 @@ def _pack_memory(memory: Memory, index: Mapping[Tensor, int]) -> dict[str, Any]:
     return {"values": dict(memory.values), "tensors": kept}
 
 
-def _split(saved: object) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(saved: object, base: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(saved, dict):
         raise TypeError(f"load_state_dict takes a dict, got {type(saved).__name__}")
     saved = cast(dict[str, Any], saved)
-    if set(saved) == {"state", "param_groups"}:
+    of_base = {key: value for key, value in saved.items() if key != "aesam"}
+    known = set(bases.state_dict_of(base))  # torch's two keys, for some bases more
+    if "aesam" not in saved and known == set(saved):
         raise ValueError(
             "this is the state dict of a base optimizer alone, without the key 'aesam': load it "
             "with opt.base.load_state_dict(...), and the method starts afresh"
         )
-    expected = {"state", "param_groups", "aesam"}
-    _same_keys("the state dict", saved, expected)
+    _same_keys("the state dict", saved, known | {"aesam"})
     ours = _dict("aesam", saved["aesam"])
     _same_keys("the state dict's 'aesam'", ours, _KEYS | (ours.keys() & set(_OPTIONAL)))
-    return ours, {"state": saved["state"], "param_groups": saved["param_groups"]}
+    return ours, of_base
 
 
 def _same_keys(where: str, found: Mapping[str, Any], expected: set[str]) -> None:
@@ -156,23 +158,28 @@ def _check_base(saved: dict[str, Any], base: torch.optim.Optimizer) -> None:
     groups = saved["param_groups"]
     if not isinstance(groups, list):
         raise _damaged("param_groups", f"a list was expected, found {type(groups).__name__}")
+    holders = bases.holder_of_each_group(base)
     for i, group in enumerate(cast(list[Any], groups)):
         found = _dict(f"param_groups[{i}]", group)
-        missing = [k for k in _numbers_of(base) if k not in found]
+        needed = _numbers_of(holders[i].defaults) if i < len(holders) else ["params"]
+        missing = [k for k in needed if k not in found]
         if missing:
             raise _damaged(f"param_groups[{i}]", f"missing keys {missing}")
-    params = _parameters(base.param_groups)
+    held = zip(holders, base.param_groups, strict=True)
+    params = [(p, bases.is_torch_s_own(holder)) for holder, g in held for p in g["params"]]
     for i, entry in state.items():
         if isinstance(i, int) and isinstance(entry, dict):
             if not 0 <= i < len(params):
                 raise _damaged(f"state[{i}]", f"there are {len(params)} parameters")
-            _check_shapes(i, cast(dict[str, Any], entry), params[i])
+            param, shapes_are_known = params[i]
+            if shapes_are_known:
+                _check_shapes(i, cast(dict[str, Any], entry), param)
 
 
-def _numbers_of(base: torch.optim.Optimizer) -> list[str]:
-    """The settings that a group of this optimizer must have; switches may be of a later torch."""
-    numbers = [k for k, v in base.defaults.items() if isinstance(v, int | float | tuple | Tensor)]
-    return ["params", *(k for k in numbers if not isinstance(base.defaults[k], bool))]
+def _numbers_of(defaults: dict[str, Any]) -> list[str]:
+    """The settings that a group with these defaults must have; switches may be of a later torch."""
+    numbers = [k for k, v in defaults.items() if isinstance(v, int | float | tuple | Tensor)]
+    return ["params", *(k for k in numbers if not isinstance(defaults[k], bool))]
 
 
 def _check_shapes(i: int, entry: dict[str, Any], param: Tensor) -> None:
@@ -197,6 +204,7 @@ def _read(
     params = _parameters(groups)
     names = [name for name in parts.by_name if name in ours]
     sections = {name: _section(name, ours[name]) for name in names}
+    parts = _with_saved_total(parts, sections["policy"]["settings"])
     committed = Committed(
         policy=_read_policy(sections["policy"], fresh.policy),
         generators=_read_generators(ours["generators"], fresh.generators),
@@ -213,9 +221,22 @@ def _read(
         f"goes on with {key}={value!r}"
         for name, settings in _settings_of(parts, normalize).items()
         for key, value in settings.items()
-        if sections[name]["settings"].get(key) != value
+        if sections[name]["settings"].get(key) != value and not _was_left_out(key, sections[name])
     ]
-    return Loaded(committed, _count("counts['skipped']", counts["skipped"]), differences)
+    skipped = _count("counts['skipped']", counts["skipped"])
+    return Loaded(parts, committed, skipped, differences)
+
+
+def _with_saved_total(parts: Parts, saved: dict[str, Any]) -> Parts:
+    """Where the constructor left ``total_steps`` out, the checkpoint's holds until it is told."""
+    total = saved.get("total_steps")
+    if total is None or not parts.policy.needs_total_steps:
+        return parts
+    return parts.with_total_steps(_count("policy['settings']['total_steps']", total))
+
+
+def _was_left_out(key: str, section: dict[str, Any]) -> bool:
+    return key == "total_steps" and section["settings"].get(key) is None
 
 
 def _section(name: str, value: object) -> dict[str, Any]:
@@ -268,12 +289,3 @@ def _like_parameter(where: str, tensor: object, param: Tensor) -> Tensor:
     if not isinstance(tensor, Tensor) or tensor.shape != own.shape:
         raise _damaged(where, f"a tensor of shape {tuple(own.shape)} was expected")
     return tensor.detach().to(device=own.device, dtype=own.dtype, copy=True)
-
-
-def _load_base(base: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    state, groups = base.state, base.param_groups
-    try:
-        base.load_state_dict(saved)
-    except BaseException:
-        base.state, base.param_groups = state, groups  # torch replaces both, never changes them
-        raise

@@ -2,13 +2,15 @@
 
 import inspect
 import warnings
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from aesam._core import bases, messages
 from aesam._core.messages import frames_to_user
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
@@ -17,6 +19,7 @@ from aesam.parts.combine import Combine
 from aesam.parts.part import MemoryPart, Part
 from aesam.parts.policies import Policy
 from aesam.parts.samples import Samples
+from aesam.together import needs_closure
 
 Kind = TypeVar("Kind", bound=Part)
 
@@ -43,6 +46,10 @@ class Parts:
     def method(self) -> str:
         """The method's name in checkpoints: the classes of its parts."""
         return "/".join(type(part).__name__ for part in self.by_name.values())
+
+    def with_total_steps(self, total_steps: int | None) -> "Parts":
+        """The same parts, told how long the training is."""
+        return replace(self, policy=self.policy.with_total_steps(total_steps))
 
     @cached_property
     def selects_rows(self) -> bool:
@@ -83,12 +90,70 @@ def _defines(part: Part, base: type[Part], method: str) -> bool:
     return getattr(type(part), method) is not getattr(base, method)
 
 
+def refuse_parameters(
+    method: type, base: object, model: object, given: Mapping[str, object]
+) -> None:
+    """Say what to write to who gave parameters and a class where an optimizer is wrapped.
+
+    ``given`` are the keywords that are worth repeating: those of the optimizer among them.
+    """
+    kind = given.get("base_optimizer", model)
+    a_class = inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)
+    if isinstance(base, torch.optim.Optimizer) or not (a_class or _are_parameters(base)):
+        return
+    usual = {"rho": 0.05, "total_steps": None, "replay": False, "max_norm": None}
+    own = {k: v for k, v in given.items() if k in usual and v != usual[k]}
+    foreign = {"base_optimizer", "adaptive"}  # keywords of another library's SAM
+    theirs = {k: v for k, v in given.items() if k not in usual.keys() | foreign} or {"lr": 0.1}
+    optimizer = kind.__name__ if a_class and inspect.isclass(kind) else "SGD"
+    known = hasattr(torch.optim, optimizer)
+    name = getattr(method, "registered_as", "") or method.__name__
+    raise TypeError(
+        messages.PARAMETERS_GIVEN.format(
+            method=method.__name__,
+            name=name,
+            optimizer=f"torch.optim.{optimizer}" if known else optimizer,
+            by_name=repr(optimizer.lower()).replace("'", '"') if known else optimizer,
+            theirs=_as_keywords(theirs),
+            own=_as_keywords(own),
+        )
+        + ("\nadaptive=True (ASAM) is not among the methods." if given.get("adaptive") else "")
+    )
+
+
+def _are_parameters(given: object) -> bool:
+    """Whether it is the model, or parameters in any form that torch's optimizers take."""
+    several = list(cast(list[object], given)) if isinstance(given, list | tuple) else [given]
+    return bool(several) and all(
+        isinstance(one, nn.Module | Tensor | dict | tuple) or hasattr(one, "__next__")
+        for one in several
+    )
+
+
+def _as_keywords(given: Mapping[str, object]) -> str:
+    return "".join(f", {name}={value!r}" for name, value in given.items())
+
+
+def refuse_unknown(method: type, unknown: Mapping[str, object]) -> None:
+    """Python's own refusal would name the class at the end of the chain, not the user's."""
+    if unknown:
+        raise TypeError(
+            f"{method.__name__} has no keyword {' or '.join(unknown)}. What the optimizer takes, "
+            "such as lr, is given to it before it is wrapped."
+        )
+
+
 def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:
     """``base`` if it can be wrapped, or an error that says what to pass instead."""
     if inspect.isclass(base) and issubclass(base, torch.optim.Optimizer):
         raise TypeError(
             f"base must be an optimizer instance, got the class {base.__name__}: pass "
             f"{base.__name__}(model.parameters(), lr=...)"
+        )
+    if _are_several(base):
+        raise TypeError(
+            "base must be one optimizer, got several: aesam.Together(first, second) makes one of "
+            "them, with one norm and one decision"
         )
     if not isinstance(base, torch.optim.Optimizer):
         raise TypeError(
@@ -97,12 +162,19 @@ def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:
         )
     if isinstance(base, wrapper):
         raise TypeError(f"base is sharpness-aware already ({type(base).__name__}): wrap its .base")
-    if "rho" in inspect.signature(type(base)).parameters:
+    found = bases.holders(base)
+    if not found:
         raise TypeError(
-            f"base {type(base).__name__} has a setting rho of its own, which would be taken for "
-            "the radius of the ascent: use another base optimizer"
+            f"base {type(base).__name__} did not run the constructor of torch.optim.Optimizer and "
+            "shares no parameter groups with an optimizer inside it: use another base optimizer"
         )
-    if _needs_closure(base):
+    for kind in dict.fromkeys(map(type, found)):
+        if "rho" in inspect.signature(kind).parameters:
+            raise TypeError(
+                f"base {kind.__name__} has a setting rho of its own, which would be taken for "
+                "the radius of the ascent: use another base optimizer"
+            )
+    if needs_closure(base):
         raise TypeError(
             f"base must be able to step() without a closure, which {type(base).__name__} is not: "
             "it takes gradients of its own inside a step"
@@ -110,9 +182,9 @@ def check_base(base: Any, wrapper: type) -> torch.optim.Optimizer:
     return base
 
 
-def _needs_closure(base: torch.optim.Optimizer) -> bool:
-    closure = inspect.signature(base.step).parameters.get("closure")
-    return closure is not None and closure.default is inspect.Parameter.empty
+def _are_several(given: object) -> bool:
+    several = cast(list[object], given) if isinstance(given, list | tuple) else []
+    return any(isinstance(one, torch.optim.Optimizer) for one in several)
 
 
 def check_model(model: object, base: torch.optim.Optimizer) -> nn.Module | None:
@@ -175,19 +247,24 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
 
 def set_default_radius(base: torch.optim.Optimizer, rho: float) -> None:
     """Give each group without a ``rho`` of its own the default, and later groups too."""
-    inherited: Any = base.defaults.get("rho")  # of an earlier wrapper around the same base
-    own = [g["rho"] for g in base.param_groups if g.get("rho", inherited) != inherited]
-    for value in own:
-        checks.at_least_zero("rho of a parameter group", value)
-    for group in base.param_groups:
-        if group.get("rho", inherited) == inherited:
-            group["rho"] = rho
+    for holder in (found := bases.holders(base)):
+        inherited: Any = holder.defaults.get("rho")  # of an earlier wrapper around the same base
+        for group in holder.param_groups:
+            if group.get("rho", inherited) != inherited:
+                checks.at_least_zero("rho of a parameter group", group["rho"])
+    for holder in found:
+        inherited = holder.defaults.get("rho")
+        for group in holder.param_groups:
+            if group.get("rho", inherited) == inherited:
+                group["rho"] = rho
+        holder.defaults["rho"] = rho
     base.defaults["rho"] = rho
 
 
 def keep_radius_on_load(base: torch.optim.Optimizer) -> None:
     """A plain checkpoint loaded into the base has no ``rho``: its groups keep theirs."""
-    base.register_load_state_dict_pre_hook(_with_radii)
+    for holder in bases.holders(base):
+        holder.register_load_state_dict_pre_hook(_with_radii)
 
 
 def _with_radii(base: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any] | None:

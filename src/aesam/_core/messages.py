@@ -114,6 +114,20 @@ UNSYNCHRONISED = """\
 needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that
 disagree would wait for each other for ever. Decide after a backward() that synchronises."""
 
+PARAMETERS_GIVEN = """\
+{method} is wrapped around an optimizer, and was given parameters. Write
+    aesam.{method}({optimizer}(model.parameters(){theirs}), model{own})
+or, where a framework makes the optimizer as cls(params, **settings),
+    aesam.FromParams(params, method="{name}", optimizer={by_name}, model=model{own}{theirs})"""
+
+MODEL_NOT_GIVEN = """\
+the model was not given, so if it has BatchNorm, its statistics are counted twice on steps with a
+second gradient: pass model=..., or model=None to say that there is nothing to guard"""
+
+NO_SECOND_GRADIENT = """\
+no parameter has a gradient after perturbed(): run the forward again on the same batch and call
+backward() inside the block. The weights are as before, and the step was discarded."""
+
 CHANGED_GRADIENTS = """\
 the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
 second pass, on the final direction."""

@@ -4,7 +4,7 @@ The order of a step is in :mod:`aesam.optimizer`; here is what each call of it d
 """
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -127,7 +127,10 @@ class Ledger:
     Wrappers that subclass the optimizer at run time share it by reference.
     """
 
-    def __init__(self, committed: Committed) -> None:
+    def __init__(self, parts: Parts, committed: Committed) -> None:
+        self.parts = parts
+        # Whether nobody has said yet how long the training is; a checkpoint's word holds till then.
+        self.total_left_out = parts.policy.needs_total_steps
         self.committed = committed
         self.skipped = 0
         self.last_step: StepRecord | None = None
@@ -139,6 +142,7 @@ class Ledger:
         self.random: RandomState | None = None
         self.workspace = Workspace()
         self.block: str | None = None  # the `with` block that we are in
+        self._mode: str | None = None  # of a base with two sets of weights, as last told
         self._displaced: Displacement | None = None
 
     def begin(self, call: str) -> None:
@@ -152,6 +156,18 @@ class Ledger:
             raise RuntimeError(f"{call} inside `with {self.block}`: leave that block first")
         if self._displaced is not None:
             self._bring_home(self._displaced)
+
+    def switch(self, mode: str, switch: Callable[[], object] | None) -> None:
+        """Let a base with two sets of weights change to the other.
+
+        Trainers say ``train()`` before every forward, that of a pass too: nothing to do then.
+        """
+        if switch is None or (mode == "train" == self._mode and self.block is not None):
+            return
+        if self._displaced is not None or mode == "eval":
+            self.ready_for(f"{mode}()")
+        switch()
+        self._mode = mode
 
     @contextmanager
     def inside(self, block: str, displacement: Displacement | None) -> Generator[None]:
@@ -184,11 +200,11 @@ class Ledger:
     def continue_from(self, committed: Committed, skipped: int) -> None:
         """Go on from a checkpoint; a step under way is forgotten."""
         self.committed, self.skipped = committed, skipped
-        self.last_step = self.pending = self.random = None
+        self.last_step = self.pending = self.random = self._mode = None
 
     def __getstate__(self) -> dict[str, Any]:
         self.ready_for("copying or pickling the optimizer")
-        kept = ("committed", "skipped", "last_step", "warned")
+        kept = ("parts", "total_left_out", "committed", "skipped", "last_step", "warned")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

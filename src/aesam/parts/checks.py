@@ -69,6 +69,11 @@ def whole(name: str, value: object, least: int) -> int:
     return int(value)
 
 
+def whole_or_none(name: str, value: object, least: int) -> int | None:
+    """``value`` of ``name``, if it is a whole number from ``least`` or left for later."""
+    return None if value is None else whole(name, value, least)
+
+
 def seed(name: str, value: object) -> int:
     """``value`` of ``name``, if a generator of torch can be seeded with it."""
     number = whole(name, value, least=0)

@@ -23,7 +23,8 @@ class MatchedRate(Adaptive):
         lambda1: ``λ1`` of the adaptive policy that it is matched to; -1 by default.
         lambda2: ``λ2`` of that policy, at least ``lambda1``; 1 by default.
         delta: ``δ`` of that policy, above 0 and below 1; has no influence on the rate.
-        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        total_steps: optimizer steps of the whole training, a whole number from 1; left out (None,
+            the default), it must be filled in before the first decision.
         initial_variance: ``σ²₋₁`` of that policy, above 0; has no influence on the rate either.
         seed: of the draws, a whole number from 0, the default; checkpoints keep where they are.
 
@@ -60,7 +61,8 @@ class Inverted(Adaptive):
         lambda1: factor ``λ1`` below the mean at the end, at most ``lambda2``; -1 by default.
         lambda2: factor ``λ2`` below the mean at the start; 1 by default.
         delta: forgetting rate ``δ`` of mean and variance, above 0 and below 1; 0.9 by default.
-        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        total_steps: optimizer steps of the whole training, a whole number from 1; left out (None,
+            the default), it must be filled in before the first decision.
         initial_variance: ``σ²`` before the first step, above 0; ``e⁻¹⁰`` by default.
 
     >>> policy = Inverted(total_steps=100)
@@ -83,7 +85,8 @@ class Late(Policy):
 
     Args:
         after: share of the training without second gradients, from 0 to 1; 0.75 by default.
-        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        total_steps: optimizer steps of the whole training, a whole number from 1; left out (None,
+            the default), it must be filled in before the first decision.
 
     >>> late = Late(after=0.75, total_steps=8)
     >>> [late.decide(Observation(t, 1.0), {})[0].use_sam for t in (5, 6, 7)]
@@ -94,12 +97,10 @@ class Late(Policy):
     total_steps: int | None = None
 
     def __post_init__(self) -> None:
-        if self.total_steps is None:
-            raise TypeError("total_steps must be given: the optimizer steps of the whole training")
         self._keep(
             after=checks.probability("after", self.after),
-            total_steps=checks.whole("total_steps", self.total_steps, least=1),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
         )
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
-        return Decision(now.step >= self.after * cast(int, self.total_steps)), state
+        return Decision(now.step >= self.after * self._known_total_steps()), state

@@ -140,14 +140,15 @@ class Part:
         ``carried`` is what a combination's ``combine`` returned, None for the other parts.
         """
 
-    def _keep(self, **checked: bool | int | float | str) -> None:
+    def _keep(self, **checked: bool | int | float | str | None) -> None:
         """Put checked settings in place of the given ones: plain numbers that any file can hold."""
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-    def settings(self) -> dict[str, bool | int | float | str]:
+    def settings(self) -> dict[str, bool | int | float | str | None]:
         """The constructor's plain values, kept in checkpoints to notice a changed setting."""
-        return {k: v for k, v in vars(self).items() if isinstance(v, bool | int | float | str)}
+        kept = bool | int | float | str | None
+        return {k: v for k, v in vars(self).items() if isinstance(v, kept)}
 
 
 class MemoryPart(Part):

@@ -16,8 +16,7 @@ leaves no trace. Writing one takes ten lines:
 
 import math
 import sys
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, is_dataclass, replace
 
 import torch
 
@@ -94,6 +93,29 @@ class Policy(Part):
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         """The decision for this step, and the state after it; ``state`` is left as it was."""
         raise TypeError(f"{type(self).__name__} must define decide(now, state)")
+
+    @property
+    def needs_total_steps(self) -> bool:
+        """Whether it has a setting ``total_steps`` that was left out."""
+        return getattr(self, "total_steps", 0) is None
+
+    def with_total_steps(self, total_steps: int | None) -> "Policy":
+        """The same policy for a training of this many steps; itself where it does not ask."""
+        if not hasattr(self, "total_steps"):
+            return self
+        if not is_dataclass(self):
+            raise TypeError(f"{type(self).__name__} must define with_total_steps(total_steps)")
+        return replace(self, total_steps=total_steps)
+
+    def _known_total_steps(self) -> int:
+        """``total_steps`` at a decision, which cannot be made without."""
+        if self.needs_total_steps:
+            raise RuntimeError(
+                "total_steps must be given before the first decision: the number of optimizer "
+                "steps of the whole training, for example total_steps=epochs * len(loader) when "
+                "the optimizer is made, or opt.set_total_steps(...) later. Nothing was decided."
+            )
+        return vars(self)["total_steps"]
 
 
 @dataclass(frozen=True)
@@ -187,7 +209,8 @@ class Adaptive(Policy):
         lambda2: threshold factor ``λ2`` at its start, at least ``lambda1``; 1 by default.
         delta: forgetting rate ``δ`` of the running mean and variance, above 0 and below 1; 0.9 by
             default.
-        total_steps: optimizer steps of the whole training, a whole number from 1; must be given.
+        total_steps: optimizer steps of the whole training, a whole number from 1; left out (None,
+            the default), it must be filled in before the first decision.
         initial_variance: ``σ²`` before the first step, above 0; ``e⁻¹⁰`` by default.
 
     >>> policy = Adaptive(total_steps=100)
@@ -204,16 +227,11 @@ class Adaptive(Policy):
 
     def __post_init__(self) -> None:
         low, high = _thresholds(self.lambda1, self.lambda2)
-        if self.total_steps is None:
-            raise TypeError(
-                "total_steps must be given: the number of optimizer steps of the whole training, "
-                "for example epochs * len(loader)"
-            )
         self._keep(
             lambda1=low,
             lambda2=high,
             delta=checks.decay("delta", self.delta),
-            total_steps=checks.whole("total_steps", self.total_steps, least=1),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
             initial_variance=checks.positive("initial_variance", self.initial_variance),
         )
 
@@ -222,7 +240,7 @@ class Adaptive(Policy):
 
     def threshold_factor(self, step: int) -> float:
         """``c_t``, falling linearly from ``λ2`` at the start to ``λ1`` at ``total_steps``."""
-        total = cast(int, self.total_steps)
+        total = self._known_total_steps()
         if self.lambda1 == self.lambda2 or step >= total:
             return self.lambda1
         progress = step / total
@@ -239,7 +257,7 @@ class Adaptive(Policy):
         return decision, {"mean": mean, "variance": variance}
 
     def _notice(self, step: int) -> str | None:
-        if step < cast(int, self.total_steps):
+        if step < self._known_total_steps():
             return None
         return (
             f"training goes on past total_steps={self.total_steps}: the threshold stays at "
