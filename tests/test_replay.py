@@ -593,6 +593,57 @@ def test_an_input_that_others_train_is_fine():
     assert same(*ends)
 
 
+def test_gradients_of_parameters_that_another_optimizer_trains_are_left_alone():
+    model, twin = WithLoss(mlp()), WithLoss(mlp())
+    for net, replay in ((model, True), (twin, False)):
+        body = torch.optim.SGD(net.net[0].parameters(), lr=0.1)
+        head = aesam.SAM(torch.optim.SGD(net.net[2].parameters(), lr=0.1), net, replay=replay)
+        for t in range(10):
+            net(DATA.x[t], DATA.y[t]).backward()
+            body_gradients = [p.grad.clone() for p in net.net[0].parameters()]
+            if replay:
+                head.step()
+            else:
+                assert head.needs_second_pass()
+                with head.perturbed():
+                    net(DATA.x[t], DATA.y[t]).backward()
+                head.step()
+                for p, g in zip(net.net[0].parameters(), body_gradients, strict=True):
+                    p.grad = g
+            assert same(body_gradients, [p.grad for p in net.net[0].parameters()])
+            body.step()
+            net.zero_grad()
+            head.zero_grad()
+    assert same(weights(model), weights(twin))
+
+
+def test_sparse_gradients_are_replayed():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.table = nn.Embedding(10, 2, sparse=True).double()
+
+        def forward(self, words, y):
+            return loss_of(self.table(words), y)
+
+    ends = []
+    for replay in (False, True):
+        model = Words()
+        opt = aesam.SAM(torch.optim.SGD(model.parameters(), lr=0.1), model, replay=replay)
+        words = torch.arange(8)
+
+        def closure(model=model, words=words):
+            model(words, DATA.y[0]).backward()
+
+        for _ in range(5):
+            opt.zero_grad()
+            closure() if replay else None
+            opt.step() if replay else opt.step(closure)
+        ends.append(weights(model))
+    assert same(*ends)
+
+
 def test_a_backward_after_the_step_of_a_forward_before_it_is_refused():
     torch.manual_seed(0)
     model = WithLoss(nn.Linear(3, 2).double())  # torch itself refuses where weights were saved

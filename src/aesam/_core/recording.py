@@ -98,6 +98,7 @@ class Recording:
         self.devices: set[torch.device] = set()
         self.forwards: list[Forward] = []
         self._plan: list[Group] = []
+        self._of_others: list[Tensor] = []
         self.refusal: str | None = None
         self.loss_inside: bool | None = None  # not known before the first backward
         self.fired = 0  # second passes so far
@@ -116,12 +117,11 @@ class Recording:
 
     def before(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         self._opened = None
-        if self._replaying or not torch.is_grad_enabled() or current_task() != -1:
+        unused = self._replaying or not self._keep or not torch.is_grad_enabled()
+        if unused or current_task() != -1:
             return  # a forward inside a backward is a checkpoint's, which replays by itself
         self.backwards.none_is_running()
         self.devices = {p.device for p in model.parameters()}
-        if not self._keep:
-            args, kwargs = (), {}
         self._opened = Forward(self, args, kwargs, _wrapper_of(model))
 
     def after(self, output: Any) -> Any:
@@ -129,24 +129,38 @@ class Recording:
             if current_task() == -1:
                 self._captured = trees.tensors_in(output)
             return None
+        if not self._keep:
+            self._only_count(output)
+            return None
         forward, self._opened = self._opened, None
         if forward is None or current_task() != -1:
             return None
         return trees.mapped(output, forward.alias)
 
+    def _only_count(self, output: Any) -> None:
+        own = weakref.ref(self.backwards)
+
+        def passed(_: Tensor) -> None:
+            backwards = own()
+            if backwards is not None:
+                backwards.at_root(current_task(), sharded=True)
+
+        for tensor in trees.tensors_in(output):
+            if tensor.requires_grad:
+                tensor.register_hook(passed)
+
     def arrived(self, forward: Forward, index: int, gradient: Tensor) -> None:
         task = current_task()
         self.backwards.at_root(task, self._sharded)
-        if self._replaying or not self._keep:
+        if self._replaying:
             return
         if forward.generation != self.generation:
             self.refusal = messages.STALE_FORWARD
         if torch.is_grad_enabled():
             self.refusal = messages.DOUBLE_BACKWARD
-        kept = forward.gradients.setdefault(task, {})
-        kept[index] = gradient.detach()
-        if not any(f is forward for f in self.forwards):
+        if not forward.gradients:
             self.forwards.append(forward)
+        forward.gradients.setdefault(task, {})[index] = gradient.detach()
 
     @property
     def is_coarse(self) -> bool:
@@ -185,15 +199,23 @@ class Recording:
         if not tasks or tasks - seen:
             raise RuntimeError(messages.NOT_RECORDED)
         own = {id(p) for p in trained}
+        reached = [p for f in self.forwards for p in f.through.parameters() if p.requires_grad]
+        self._of_others = [p for p in dict.fromkeys(reached) if id(p) not in own]
         for forward in self.forwards:
             _check_forward(forward, own)
         self._plan = self._by_backward()
 
     def run(self) -> None:
-        """Forward and backward again, at the weights as they are now."""
+        """Forward and backward again, at the weights as they are now.
+
+        Gradients of parameters that others train are as before.
+        """
         afterwards = RandomState(self.devices)
         self._replaying = True
+        held = [(p, p.grad) for p in self._of_others]
         try:
+            for p, _ in held:
+                p.grad = None
             for group in self._plan:
                 with contextlib.ExitStack() as stack:
                     if not any(forward.synchronised for forward, _ in group):
@@ -209,6 +231,8 @@ class Recording:
         finally:
             self._replaying = False
             self._captured = None
+            for p, gradient in held:
+                p.grad = gradient
             afterwards.restore()
 
     def _by_backward(self) -> list[Group]:
