@@ -200,6 +200,29 @@ def test_a_frozen_parameter_s_memory_need_not_be_there():
         set_optimizer_state_dict(model, opt, saved)
 
 
+@pytest.mark.parametrize("options", OPTIONS)
+def test_several_optimizers_as_one_go_on_from_it(options, tmp_path):
+    def build(seed):
+        model = stochastic_net(seed)
+        adamw = torch.optim.AdamW(model[0].parameters(), lr=0.01)
+        rest = [p for layer in list(model)[1:] for p in layer.parameters()]
+        both = aesam.Together(adamw, torch.optim.SGD(rest, lr=0.1, momentum=0.9))
+        return model, METHODS["looksam"](both, model)
+
+    chosen = StateDictOptions(**OPTIONS[options])
+    (model, opt), (other_model, other) = build(0), build(99)
+    Problem(model).train(opt, 4)
+    saved = {"opt": get_optimizer_state_dict(model, opt, options=chosen)}
+    fresh = {"opt": get_optimizer_state_dict(other_model, other, options=chosen)}
+    through_files(saved, fresh, tmp_path)
+    set_optimizer_state_dict(other_model, other, fresh["opt"], options=chosen)
+    other_model.load_state_dict(model.state_dict())
+    for each, trained in ((model, opt), (other_model, other)):
+        torch.manual_seed(5)
+        Problem(each).train(trained, 4, start=4)
+    assert same(weights(model), weights(other_model))
+
+
 # The step that makes a fresh optimizer's state -------------------------------------------------
 
 
@@ -237,6 +260,21 @@ def test_it_is_no_step_of_ours_and_leaves_no_trace(method):
     assert opt.last_step is None
     assert opt.sam_fraction == 0.0
     assert len(opt.base.state) == len(before)
+
+
+def test_it_replays_nothing():
+    model, problem, opt = new("ae-looksam", "adamw", replay=True)
+    before = weights(model)
+    get_optimizer_state_dict(model, opt)
+    assert same(before, weights(model))
+    assert opt.last_step is None
+    problem.losses(0).mean().backward()
+    opt.step()
+    opt.zero_grad()
+    assert opt.last_step.used_sam
+    other_model, other_problem, other = new("ae-looksam", "adamw", seed=99, replay=True)
+    set_optimizer_state_dict(other_model, other, get_optimizer_state_dict(model, opt))
+    assert repr(other.state_dict()) == repr(opt.state_dict())
 
 
 def test_inside_a_pass_it_is_refused_and_the_learning_rate_is_as_before():
