@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.problems import BASES, METHODS, Problem, mlp, same, weights
+from support.saved import ours
 from torch import nn
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
@@ -458,9 +459,7 @@ def test_numpy_s_numbers_are_numbers():
     saved = opt.state_dict()
     opt.load_state_dict(saved)
     for section in ("policy", "between", "ascent"):
-        assert all(
-            type(v) in (int, float, bool) for v in saved["aesam"][section]["settings"].values()
-        )
+        assert all(type(v) in (int, float, bool) for v in ours(saved)[section]["settings"].values())
 
 
 def test_every_method_that_is_a_class_is_in_the_tests_table():

@@ -8,6 +8,7 @@ import pytest
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from support.problems import BASES, Problem, mlp, same, weights
+from support.saved import ours
 
 import aesam
 from aesam.parts.policies import Decision, Policy
@@ -122,7 +123,7 @@ def test_a_checkpoint_s_length_holds_until_somebody_says_another():
 def test_nothing_is_said_of_a_checkpoint_from_before_it_was_told():
     _, opt = new()
     saved = opt.state_dict()
-    assert saved["aesam"]["policy"]["settings"]["total_steps"] is None
+    assert ours(saved)["policy"]["settings"]["total_steps"] is None
     opt.load_state_dict(copy.deepcopy(saved))
     assert opt.needs_total_steps
     opt.set_total_steps(7)

@@ -19,6 +19,7 @@ from aesam._core import (
     checkpoint,
     closures,
     construction,
+    dcp,
     messages,
     replay_check,
     step,
@@ -197,7 +198,8 @@ class SharpnessAware(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        return self.base.param_groups
+        groups = self.base.param_groups
+        return dcp.named_groups(groups) if callers.asks_for_names() else groups
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -205,6 +207,8 @@ class SharpnessAware(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:
+        if callers.asks_for_names():
+            return dcp.NamedState(self.base.state, list(self.parts.keep_tensors))
         return self.base.state
 
     @state.setter
@@ -358,7 +362,7 @@ class SharpnessAware(torch.optim.Optimizer):
         with torch.no_grad():
             each = self.parts.needs_norm_of_each
             seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
-            params, values, radii = with_gradient(self.param_groups, self._default_radius())
+            params, values, radii = with_gradient(self.base.param_groups, self._default_radius())
             if not edited and backwards.were_edited(params, values):
                 raise RuntimeError(messages.EDITED_GRADIENTS)
             probe = probe or not tensors.are_plain(params)
@@ -415,7 +419,7 @@ class SharpnessAware(torch.optim.Optimizer):
                 finally:
                     buffers.restore()
             with torch.no_grad():
-                params, second, _ = with_gradient(self.param_groups, self._default_radius())
+                params, second, _ = with_gradient(self.base.param_groups, self._default_radius())
                 if first.params and not params:
                     raise RuntimeError(messages.NO_SECOND_GRADIENT)
                 step.check_micro_batches(pending.backwards, self._backwards.count)
@@ -443,6 +447,9 @@ class SharpnessAware(torch.optim.Optimizer):
         Returns:
             The loss at ``w`` with a closure, None without.
         """
+        making_state = callers.making_state()
+        if making_state is not None:
+            return dcp.make_state(self.base, making_state)
         ledger = self._ledger
         ledger.ready_for("step()")
         if closure is None:
@@ -627,18 +634,18 @@ class SharpnessAware(torch.optim.Optimizer):
         return self.defaults.get("rho", 0.05)
 
     def _parameters(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
+        return [p for group in self.base.param_groups for p in group["params"]]
 
     def _has_gradients(self) -> bool:
-        return any(p.grad is not None for group in self.param_groups for p in group["params"])
+        return any(p.grad is not None for group in self.base.param_groups for p in group["params"])
 
     def _clear_gradients(self) -> None:
-        for group in self.param_groups:
+        for group in self.base.param_groups:
             for p in group["params"]:
                 p.grad = None
 
     def _devices(self) -> set[torch.device]:
-        return {p.device for group in self.param_groups for p in group["params"]}
+        return {p.device for group in self.base.param_groups for p in group["params"]}
 
     def _warn_once(self, text: str) -> None:
         if text not in self._ledger.warned:
@@ -648,13 +655,12 @@ class SharpnessAware(torch.optim.Optimizer):
     # Checkpointing and copying ------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The base optimizer's state dict, and ours under ``"aesam"``."""
+        """The base optimizer's state dict with ours in its ``state`` and ``param_groups``."""
         self._ledger.ready_for("state_dict()")
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
-        saved = bases.state_dict_of(self.base)
-        ours = (self.parts, self.normalize, self._ledger, self.param_groups)
-        saved["aesam"] = checkpoint.pack(*ours)
+        ours = (self.parts, self.normalize, self._ledger, self.base.param_groups)
+        saved = checkpoint.pack(bases.state_dict_of(self.base), *ours)
         for hook in self._optimizer_state_dict_post_hooks.values():
             saved = hook(self, saved) or saved
         return saved

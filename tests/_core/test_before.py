@@ -1,24 +1,29 @@
 """What was saved by an earlier version is still read: state dicts, a stopped run, published runs.
 
-The files in ``before`` were written by version 0.1.0 as it was before its modules were moved.
+The files in ``before`` were written by version 0.1.0: as it was before its modules were moved, and
+``optimizers_version_1.pt`` as it was before state dicts had the layout of version 2.
 """
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from support.problems import Problem, mlp, weights
+from support.problems import BASES, METHODS, Problem, mlp, weights
 
+import aesam
 from aesam.lab import lab_methods
 from aesam.lab.config import Method, config_hash, from_dict
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.training.trainer import train
+from aesam.parts.policies import Always
 
 ROOT = Path(__file__).parents[2]
 BEFORE = Path(__file__).parent / "before"
 SAVED = torch.load(BEFORE / "optimizers.pt", weights_only=True)
+VERSION_1 = torch.load(BEFORE / "optimizers_version_1.pt", weights_only=True)
 
 
 @pytest.mark.parametrize("name", SAVED)
@@ -28,6 +33,38 @@ def test_a_state_dict_of_before_is_gone_on_with(name):
     given = {"k": 3} if name == "looksam" else {}
     filled = lab_methods.fill(Method(name, **given))
     opt = lab_methods.make(filled, base, model, total_steps=20, seed=7)
+    model.load_state_dict(saved["model"])
+    opt.load_state_dict(saved["optimizer"])
+    Problem(model).train(opt, 9, start=11)
+    torch.testing.assert_close(weights(model), saved["after"], rtol=1e-9, atol=1e-12)
+    assert opt.sam_fraction == saved["sam_fraction"]
+
+
+@dataclass(frozen=True)
+class Remembering(aesam.Combine):
+    """Adds a share of the last direction; counts its steps."""
+
+    remembers = ("count",)
+
+    def learn(self, first, params, second, memory, workspace):
+        kept = {p: g_s.detach().clone() for p, g_s in zip(params, second, strict=True)}
+        return aesam.Memory({"count": memory.number("count") + 1}, kept)
+
+    def combine(self, first, params, second, memory, generator):
+        for p, g_s in zip(params, second, strict=True):
+            if p in memory.tensors:
+                g_s.add_(memory.tensors[p], alpha=0.5 / memory.number("count"))
+
+
+def remembering(base, model):
+    return aesam.SharpnessAware(base, model, policy=Always(), combine=Remembering())
+
+
+@pytest.mark.parametrize("name", VERSION_1)
+def test_a_state_dict_of_version_1_is_gone_on_with(name):
+    saved, model = VERSION_1[name], mlp()
+    make = remembering if name == "remembering" else METHODS[name]
+    opt = make(BASES["adamw"](model.parameters()), model)
     model.load_state_dict(saved["model"])
     opt.load_state_dict(saved["optimizer"])
     Problem(model).train(opt, 9, start=11)

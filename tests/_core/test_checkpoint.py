@@ -2,13 +2,17 @@
 
 import copy
 import io
+from pathlib import Path
 
 import pytest
 import torch
 from support.problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
+from support.saved import damaged, ours
 from torch import nn
 
 import aesam
+
+BEFORE = Path(__file__).parent / "before"
 
 
 def new(method, base, seed=0):
@@ -49,75 +53,166 @@ def test_resuming_at_any_step_is_not_stopping_to_the_bit(method, base):
 def test_a_state_dict_is_not_changed_by_training_on():
     model, problem, opt = new("looksam", "sgd")
     problem.train(opt, 4)
-    kept = opt.state_dict()["aesam"]
-    copied = copy.deepcopy(kept)
+    kept = opt.state_dict()
+    memories = [entry["aesam.between"].clone() for entry in kept["state"].values()]
     problem.train(opt, 4, start=4)
-    assert repr(kept) == repr(copied)
+    assert same(memories, [entry["aesam.between"] for entry in kept["state"].values()])
+    assert ours(kept)["step"] == 4
 
 
 def test_layout_of_the_state_dict():
     model, problem, opt = new("ae-looksam", "adamw")
     problem.train(opt, 40)
-    saved = opt.state_dict()
-    base = opt.base.state_dict()
-    assert set(saved) == {"state", "param_groups", "aesam"}
-    assert saved["param_groups"] == base["param_groups"]
-    assert saved["state"].keys() == base["state"].keys()
-    assert set(saved["aesam"]) == {
-        "version", "method", "step", "policy", "between", "ascent", "generators", "counts",
+    saved, base = opt.state_dict(), opt.base.state_dict()
+    assert set(saved) == {"state", "param_groups"}
+    for group, of_base in zip(saved["param_groups"], base["param_groups"], strict=True):
+        assert isinstance(group.pop("aesam"), str)
+        assert group == of_base
+    for i, entry in saved["state"].items():
+        assert entry.keys() - base["state"][i].keys() == {"aesam.between", "aesam.between.formed"}
+        assert entry["aesam.between"].shape == list(model.parameters())[i].shape
+    sections = ours(opt.state_dict())
+    assert set(sections) == {
+        "version", "method", "step", "policy", "ascent", "samples", "between", "combine",
+        "generators", "counts",
     }  # fmt: skip
-    assert saved["aesam"]["step"] == 40
-    assert saved["aesam"]["counts"] == {"sam": round(40 * opt.sam_fraction), "skipped": 0}
-    assert set(saved["aesam"]["between"]["tensors"]) == set(saved["state"])
+    assert sections["step"] == 40
+    assert sections["counts"] == {"sam": round(40 * opt.sam_fraction), "skipped": 0}
+    assert set(sections["between"]["tensors"]) == set(saved["state"])
+
+
+def every_key(saved):
+    state = {(i, name) for i, entry in saved["state"].items() for name in entry}
+    return state | {(i, name) for i, g in enumerate(saved["param_groups"]) for name in g}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fresh_optimizer_shows_every_key_of_ours(method):
+    """Loaders fill in what is there: a memory that is not yet formed is zeros, and says so."""
+    model, problem, opt = new(method, "sgd")
+    fresh, base = opt.state_dict(), opt.base.state_dict()
+    assert all(not t.any() for entry in fresh["state"].values() for t in entry.values())
+    problem.train(opt, 40)
+    missing = every_key(opt.state_dict()) - every_key(fresh)
+    assert missing == every_key(opt.base.state_dict()) - every_key(base)
+
+
+def test_the_base_never_sees_what_is_ours():
+    model, problem, opt = new("looksam", "adamw")
+    other_model, _, other = new("looksam", "adamw")
+    other.load_state_dict(opt.state_dict())
+    assert not other.base.state  # else its lazy initialisation would find something there
+    problem.train(opt, 4)
+    other.load_state_dict(opt.state_dict())
+    expected = {"step", "exp_avg", "exp_avg_sq"}
+    for each in (opt, other):
+        assert all(entry.keys() == expected for entry in each.base.state.values())
+        assert all("aesam" not in group for group in each.param_groups)
+
+
+def test_the_wrapper_s_dict_loaded_into_the_base_leaves_the_method_as_it_was():
+    model, problem, opt = new("looksam", "adamw")
+    problem.train(opt, 4)
+    other_model, _, other = new("looksam", "adamw")
+    fresh = ours(other.state_dict())
+    other.base.load_state_dict(copy.deepcopy(opt.state_dict()))
+    assert repr(other.base.state_dict()) == repr(opt.base.state_dict())
+    assert ours(other.state_dict()) == fresh
+    other.base.load_state_dict(new("looksam", "adamw")[2].state_dict())
+    assert not other.base.state
+
+
+def test_a_memory_of_some_parameters_stays_one_of_those():
+    a, b = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+    opt = aesam.LookSAM(torch.optim.SGD([a, b, frozen], lr=0.1), k=1)
+    a.grad = torch.tensor([1.0, 0.0]).double()
+    opt.needs_second_pass()
+    with opt.perturbed():
+        a.grad = torch.tensor([1.0, 2.0]).double()
+    opt.step()
+    saved = opt.state_dict()
+    flags = {i: entry["aesam.between.formed"].item() for i, entry in saved["state"].items()}
+    assert flags == {0: True, 1: False}
+    other = aesam.LookSAM(torch.optim.SGD([a, b, frozen], lr=0.1), k=1)
+    other.load_state_dict(saved)
+    assert repr(other.state_dict()) == repr(saved)
+    a.requires_grad_(False)  # what a frozen parameter remembers is kept
+    assert opt.state_dict()["state"][0]["aesam.between.formed"]
 
 
 # Refusals -----------------------------------------------------------------------------------------
 
 
-def damaged(saved, path, value):
-    other = copy.deepcopy(saved)
-    *parents, last = path
-    inner = other
-    for key in parents:
-        inner = inner[key]
-    if value is KeyError:
-        del inner[last]
-    else:
-        inner[last] = value
-    return other
-
-
 NAN = float("nan")
 DAMAGES = {
-    "no version": (("aesam", "version"), KeyError),
-    "another version": (("aesam", "version"), 99),
-    "another method": (("aesam", "method"), "Always/AlongGradient/WholeBatch/Plain/Replace"),
-    "unknown key": (("aesam", "surprise"), 1),
+    "no version": (("text", "version"), KeyError),
+    "another version": (("text", "version"), 99),
+    "another method": (("text", "method"), "Always/AlongGradient/WholeBatch/Plain/Replace"),
+    "unknown key": (("text", "surprise"), 1),
     "unknown key outside": (("surprise",), 1),
     "no state": (("state",), KeyError),
+    "state is no dict": (("state",), [1]),
     "no groups": (("param_groups",), KeyError),
-    "no aesam": (("aesam",), "text"),
+    "no text": (("param_groups", 0, "aesam"), KeyError),
+    "text is no text": (("param_groups", 0, "aesam"), 7),
+    "half of a text": (("param_groups", 0, "aesam"), '{"version": 2, "me'),
+    "text of something else": (("param_groups", 0, "aesam"), "[1, 2]"),
     "groups are no list": (("param_groups",), {}),
     "a group too many": (("param_groups",), [{}, {}]),
     "a group without lr": (("param_groups", 0, "lr"), KeyError),
     "a group without rho": (("param_groups", 0, "rho"), KeyError),
     "a group with fewer parameters": (("param_groups", 0, "params"), [0]),
+    "a group without parameters": (("param_groups", 0, "params"), KeyError),
     "momentum of another shape": (("state", 0, "momentum_buffer"), torch.zeros(7)),
     "state of a parameter that is not there": (("state", 999), {}),
-    "negative step": (("aesam", "step"), -1),
-    "step is no number": (("aesam", "step"), "3"),
-    "more SAM steps than steps": (("aesam", "counts", "sam"), 10**6),
+    "negative step": (("text", "step"), -1),
+    "step is no number": (("text", "step"), "3"),
+    "more SAM steps than steps": (("text", "counts", "sam"), 10**6),
+    "no counts": (("text", "counts"), {}),
+    "policy without its mean": (("text", "policy", "state", "mean"), KeyError),
+    "policy mean is NaN": (("text", "policy", "state", "mean"), NAN),
+    "policy is no dict": (("text", "policy"), [1]),
+    "unknown policy state": (("text", "policy", "state", "median"), 1.0),
+    "no between": (("text", "between"), KeyError),
+    "between is no dict": (("text", "between"), 3),
+    "between without a count": (("text", "between", "tensors"), KeyError),
+    "direction of another shape": (("state", 0, "aesam.between"), torch.zeros(3)),
+    "direction is NaN": (("state", 0, "aesam.between"), torch.full((16, 3), NAN)),
+    "direction of no parameter": (
+        ("state", 77),
+        {"aesam.between": torch.zeros(2), "aesam.between.formed": torch.tensor(True)},
+    ),
+    "direction is no tensor": (("state", 0, "aesam.between"), "x"),
+    "no direction": (("state", 0, "aesam.between"), KeyError),
+    "direction without its flag": (("state", 0, "aesam.between.formed"), KeyError),
+    "flag of something else": (("state", 0, "aesam.between.formed"), "yes"),
+    "direction that is not formed": (("state", 0, "aesam.between.formed"), torch.tensor(False)),
+    "one parameter less": (("state", 0), KeyError),
+    "memory of a part that has none": (("state", 0, "aesam.surprise"), torch.zeros(3)),
+    "direction without its norm": (("text", "between", "values"), {}),
+    "norm is infinite": (("text", "between", "values", "norm"), float("inf")),
+    "generator of another kind": (("text", "generators", "policy"), "AAAA"),
+    "generators are no dict": (("text", "generators"), 5),
+}
+
+#: Where version 1 had what version 2 has elsewhere.
+DAMAGES_OF_VERSION_1 = {
+    "no version": (("aesam", "version"), KeyError),
+    "another version": (("aesam", "version"), 99),
+    "the version of another layout": (("aesam", "version"), 2),
+    "unknown key": (("aesam", "surprise"), 1),
+    "unknown key outside": (("surprise",), 1),
+    "no state": (("state",), KeyError),
+    "ours is no dict": (("aesam",), "text"),
+    "groups are no list": (("param_groups",), {}),
     "no counts": (("aesam", "counts"), {}),
-    "policy without its mean": (("aesam", "policy", "state", "mean"), KeyError),
-    "policy mean is NaN": (("aesam", "policy", "state", "mean"), NAN),
     "policy is no dict": (("aesam", "policy"), [1]),
-    "unknown policy state": (("aesam", "policy", "state", "median"), 1.0),
     "direction of another shape": (("aesam", "between", "tensors", 0), torch.zeros(3)),
-    "direction is NaN": (("aesam", "between", "tensors", 0), torch.full((16, 3), NAN)),
+    "direction is NaN": (("aesam", "between", "tensors", 0), torch.full((4, 3), NAN)),
     "direction of no parameter": (("aesam", "between", "tensors", 77), torch.zeros(2)),
     "direction is no tensor": (("aesam", "between", "tensors", 0), "x"),
     "direction without its norm": (("aesam", "between", "values"), {}),
-    "norm is infinite": (("aesam", "between", "values", "norm"), float("inf")),
     "generator of another kind": (("aesam", "generators", "policy"), torch.zeros(3)),
 }
 
@@ -126,7 +221,7 @@ DAMAGES = {
 def test_a_damaged_state_dict_is_refused_and_changes_nothing(damage):
     model, problem, opt = new("ae-looksam", "sgd")
     problem.train(opt, 40)
-    assert opt.state_dict()["aesam"]["between"]["tensors"]
+    assert ours(opt.state_dict())["between"]["tensors"]
     good = copy.deepcopy(opt.state_dict())
     _, other_problem, other = new("ae-looksam", "sgd")
     other_problem.train(other, 3)
@@ -140,6 +235,36 @@ def test_a_damaged_state_dict_is_refused_and_changes_nothing(damage):
     assert other.param_groups is groups
     other.load_state_dict(good)
     assert repr(other.state_dict()) == repr(good)
+
+
+@pytest.mark.parametrize("damage", DAMAGES_OF_VERSION_1)
+def test_a_damaged_state_dict_of_version_1_is_refused_and_changes_nothing(damage):
+    saved = torch.load(BEFORE / "optimizers_version_1.pt", weights_only=True)
+    good = saved["ae-looksam"]["optimizer"]
+    assert good["aesam"]["between"]["tensors"]
+    model = mlp()
+    opt = METHODS["ae-looksam"](BASES["adamw"](model.parameters()), model)
+    before = repr(opt.state_dict())
+    with pytest.raises((ValueError, TypeError, KeyError)) as refused:
+        opt.load_state_dict(damaged(good, *DAMAGES_OF_VERSION_1[damage]))
+    assert len(str(refused.value)) > 20
+    assert repr(opt.state_dict()) == before
+    opt.load_state_dict(good)
+
+
+def test_groups_of_two_checkpoints_are_refused():
+    a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    opt = aesam.SAM(torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=0.7))
+    saved = opt.state_dict()
+    opt.load_state_dict(saved)
+    a.grad = torch.ones(1)
+    opt.needs_second_pass()
+    with opt.perturbed():
+        a.grad = torch.ones(1)
+    opt.step()
+    mixed = [saved["param_groups"][0], opt.state_dict()["param_groups"][1]]
+    with pytest.raises(ValueError, match="different checkpoints"):
+        opt.load_state_dict({**saved, "param_groups": mixed})
 
 
 def test_a_base_optimizer_s_dict_is_refused_with_a_hint():
@@ -197,7 +322,7 @@ def test_settings_follow_the_constructor_and_a_difference_warns():
     assert "alpha=0.5" in said
     assert "normalize=True" in said
     assert longer.policy.total_steps == 500
-    assert longer.state_dict()["aesam"]["step"] == 5
+    assert ours(longer.state_dict())["step"] == 5
 
 
 def test_groups_follow_the_checkpoint_as_in_torch():
@@ -213,13 +338,14 @@ def test_tensors_go_to_their_parameter_s_dtype_and_are_copies():
     model, problem, opt = new("looksam", "sgd")
     problem.train(opt, 2)
     saved = copy.deepcopy(opt.state_dict())
-    for i, t in saved["aesam"]["between"]["tensors"].items():
-        saved["aesam"]["between"]["tensors"][i] = t.float()
+    for entry in saved["state"].values():
+        entry["aesam.between"] = entry["aesam.between"].float()
     opt.load_state_dict(saved)
-    loaded = opt.state_dict()["aesam"]["between"]["tensors"]
+    loaded = ours(opt.state_dict())["between"]["tensors"]
     assert all(t.dtype == torch.float64 for t in loaded.values())
+    kept = saved["state"][0]["aesam.between"].clone()
     problem.train(opt, 4)
-    assert saved["aesam"]["between"]["tensors"][0].isfinite().all()
+    assert torch.equal(saved["state"][0]["aesam.between"], kept)
 
 
 def test_loading_forgets_a_pending_step():
@@ -286,7 +412,7 @@ def test_a_direction_that_overflowed_is_not_saved():
         w.grad[0] = -60000.0
     opt.step()
     saved = opt.state_dict()
-    assert saved["aesam"]["between"]["tensors"] == {}
+    assert ours(saved)["between"]["tensors"] == {}
     aesam.LookSAM(torch.optim.SGD([w], lr=1e-9), k=2).load_state_dict(saved)
     opt.zero_grad()
     w.grad = torch.full_like(w, 100.0)

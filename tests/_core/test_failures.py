@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from support.problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
+from support.saved import ours
 
 import aesam
 
@@ -18,9 +19,9 @@ def make(method="sam", net=mlp, base="sgd", **options):
     return model, Problem(model), METHODS[method](BASES[base](model.parameters()), model, **options)
 
 
-def ours(opt):
+def without_skips(opt):
     """The library's own part of the state, without the count of skipped steps."""
-    saved = copy.deepcopy(opt.state_dict()["aesam"])
+    saved = ours(opt.state_dict())
     del saved["counts"]["skipped"]
     return repr(saved)
 
@@ -50,12 +51,12 @@ def test_an_exception_in_pass_two_restores_the_weights_to_the_bit(error, dtype):
     model, problem, opt = make("looksam", net=lambda: stochastic_net().to(dtype))
     problem = Problem(model)
     problem.train(opt, 3)
-    before, buffers, kept = weights(model), copy.deepcopy(list(model.buffers())), ours(opt)
+    before, buffers, kept = weights(model), copy.deepcopy(list(model.buffers())), without_skips(opt)
     with pytest.raises(type(error)):
         opt.step(fails_in_pass_two(problem, opt, 3, error))
     assert same(before, weights(model))
     assert model[1].num_batches_tracked == buffers[2] + 1  # pass 1 counts, pass 2 does not
-    assert ours(opt) == kept
+    assert without_skips(opt) == kept
     assert opt.skipped_steps == 1
     assert all(p.grad is None for p in model.parameters())
     with pytest.raises(RuntimeError, match="closure"):
@@ -180,14 +181,14 @@ def test_a_bad_number_in_one_gradient_skips_the_update_and_nothing_else(method, 
     problem.train(opt, steps)
     if method == "ae-sam" and broken_pass == 2:
         opt = aesam.AESAM(opt.base, model, total_steps=100, lambda1=-9, lambda2=-9)
-    before, kept = weights(model), ours(opt)
+    before, kept = weights(model), without_skips(opt)
     momentum = copy.deepcopy([s["momentum_buffer"] for s in opt.state.values()])
     with pytest.warns(UserWarning, match="infinite or NaN.*skipped"):
         loss = opt.step(poisoned(problem, opt, steps, broken_pass, value))
     assert torch.isfinite(loss)
     assert same(before, weights(model))
     assert same(momentum, [s["momentum_buffer"] for s in opt.state.values()])
-    assert ours(opt) == kept
+    assert without_skips(opt) == kept
     assert opt.skipped_steps == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # warned once, counted every time
@@ -259,9 +260,9 @@ def test_a_zero_gradient_makes_no_nan(method, normalize):
 def test_a_zero_gradient_keeps_the_old_direction_of_looksam():
     model, problem, opt = make("looksam", k=1)
     problem.step(opt, 0)
-    kept = copy.deepcopy(opt.state_dict()["aesam"]["between"])
+    kept = copy.deepcopy(ours(opt.state_dict())["between"])
     opt.step(lambda rows=None: 0.0 * problem.losses(0, rows))
-    assert repr(opt.state_dict()["aesam"]["between"]) == repr(kept)
+    assert repr(ours(opt.state_dict())["between"]) == repr(kept)
 
 
 def test_a_second_gradient_parallel_to_the_first_leaves_nothing_to_reuse():
@@ -275,7 +276,7 @@ def test_a_second_gradient_parallel_to_the_first_leaves_nothing_to_reuse():
         return loss
 
     opt.step(closure)
-    assert opt.state_dict()["aesam"]["between"]["tensors"] == {}
+    assert ours(opt.state_dict())["between"]["tensors"] == {}
     before = w.detach().clone()
     opt.step(closure)
     assert torch.equal(w.detach(), before - 0.1 * before)

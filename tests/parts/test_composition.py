@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from support.problems import BASES, Problem, mlp, same, stochastic_net, weights
+from support.saved import ours
 from torch import nn
 
 import aesam
@@ -201,9 +202,9 @@ def test_after_base_step_follows_the_update():
 def test_an_ascent_s_average_is_updated_on_cheap_steps_too():
     _, problem, opt = assembled((Never(), AlongAverage(), WholeBatch(), Plain(), Replace()), mlp)
     problem.step(opt, 0)
-    one = copy.deepcopy(opt.state_dict()["aesam"]["ascent"]["tensors"])
+    one = copy.deepcopy(ours(opt.state_dict())["ascent"]["tensors"])
     problem.step(opt, 1)
-    two = opt.state_dict()["aesam"]["ascent"]["tensors"]
+    two = ours(opt.state_dict())["ascent"]["tensors"]
     assert set(one) == set(two) == {0, 1, 2, 3}
     assert not torch.equal(one[0], two[0])
 

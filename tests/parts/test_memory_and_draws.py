@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 from support.problems import Problem, mlp, same, weights
+from support.saved import ours
 
 import aesam
 from aesam import Between, Combine, Memory, Samples
-from aesam.parts.policies import Always, Periodic
+from aesam.parts.policies import Always, Never, Periodic
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class RandomHalf(Samples):
     seed: int = 0
     selects_rows = True
     remembers = ("count",)
+    keeps_tensors = False
 
     def observe(self, gradient, memory):
         return Memory({"count": memory.number("count") + 1})
@@ -127,16 +129,16 @@ def test_a_combination_sees_what_it_learned_on_the_step_before():
 def test_a_discarded_step_leaves_memory_and_draws_as_they_were():
     _, problem, opt = assembled({"samples": RandomHalf(seed=1), "combine": WithMomentum()})
     problem.train(opt, 3)
-    kept = copy.deepcopy(opt.state_dict()["aesam"])
+    kept = copy.deepcopy(ours(opt.state_dict()))
     problem.losses(3).mean().backward()
     assert opt.needs_second_pass(losses=problem.losses(3))
     with pytest.raises(ZeroDivisionError), opt.perturbed() as at:
         _ = at.rows(lambda: problem.losses(3)).numel() / 0
-    now = opt.state_dict()["aesam"]
+    now = ours(opt.state_dict())
     assert (
         now["samples"] == kept["samples"] == {"settings": {}, "values": {"count": 3}, "tensors": {}}
     )
-    assert torch.equal(now["generators"]["samples"], kept["generators"]["samples"])
+    assert now["generators"]["samples"] == kept["generators"]["samples"]
     assert all(
         map(torch.equal, now["combine"]["tensors"].values(), kept["combine"]["tensors"].values())
     )
@@ -146,19 +148,54 @@ def test_a_damaged_memory_is_refused_and_nothing_changes():
     model, problem, opt = assembled({"combine": WithMomentum()})
     problem.train(opt, 2)
     saved = copy.deepcopy(opt.state_dict())
-    saved["aesam"]["combine"]["tensors"][0] = torch.zeros(1)
+    saved["state"][0]["aesam.combine"] = torch.zeros(1)
     before = copy.deepcopy(opt.state_dict())
     with pytest.raises(ValueError, match=r"damaged at combine\['tensors'\]\[0\]"):
         opt.load_state_dict(saved)
     assert repr(opt.state_dict()) == repr(before)
 
 
-def test_methods_without_such_parts_save_what_they_always_saved():
+def test_only_parts_that_may_remember_tensors_have_a_place_for_them():
+    model, problem, opt = assembled({"samples": RandomHalf(), "combine": WithMomentum()})
+    assert set(opt.state_dict()["state"][0]) == {"aesam.combine", "aesam.combine.formed"}
+    _, problem, opt = assembled({"samples": RandomHalf()})
+    problem.train(opt, 2)
+    assert all(not any("aesam" in name for name in e) for e in opt.state_dict()["state"].values())
+
+
+def test_a_memory_that_could_not_be_read_again_is_not_saved():
+    class Forgetful(WithMomentum):
+        keeps_tensors = False
+
+    class Unnamed(RandomHalf):
+        remembers = ()
+
+    for part, why in (
+        ({"combine": Forgetful()}, "keeps_tensors"),
+        ({"samples": Unnamed()}, "name"),
+    ):
+        _, problem, opt = assembled(part)
+        problem.train(opt, 1)
+        with pytest.raises(TypeError, match=why):
+            opt.state_dict()
+
+
+def test_a_number_that_is_not_yet_remembered_is_saved_as_zero():
+    class Both(Between):
+        remembers = ("seen", "learned")
+
+        def observe(self, gradient, memory):
+            return Memory({**memory.values, "seen": memory.number("seen") + 1})
+
     model = mlp()
-    opt = aesam.LookSAM(torch.optim.SGD(model.parameters(), lr=0.1), model)
-    Problem(model).train(opt, 2)
-    sections = {"version", "method", "step", "policy", "between", "ascent", "generators", "counts"}
-    assert set(opt.state_dict()["aesam"]) == sections
+    make = lambda: aesam.SharpnessAware(  # noqa: E731
+        torch.optim.SGD(model.parameters(), lr=0.1), policy=Never(), between=Both()
+    )
+    opt, other = make(), make()
+    assert ours(opt.state_dict())["between"]["values"] == {}
+    Problem(model).train(opt, 3)
+    other.load_state_dict(opt.state_dict())
+    assert ours(other.state_dict())["between"]["values"] == {"seen": 3.0, "learned": 0.0}
 
 
 def test_what_is_observed_on_a_step_is_there_when_it_learns():
@@ -176,4 +213,4 @@ def test_what_is_observed_on_a_step_is_there_when_it_learns():
         torch.optim.SGD(model.parameters(), lr=0.1), policy=Periodic(2), between=Both()
     )
     Problem(model).train(opt, 6)
-    assert opt.state_dict()["aesam"]["between"]["values"] == {"seen": 6.0, "learned": 3.0}
+    assert ours(opt.state_dict())["between"]["values"] == {"seen": 6.0, "learned": 3.0}

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.problems import BASES, Problem, mlp
+from support.saved import ours
 
 import aesam
 from aesam.parts.policies import (
@@ -180,5 +181,5 @@ def test_a_policy_may_answer_with_numpy_s_bool():
     model = mlp()
     opt = aesam.SharpnessAware(BASES["sgd"](model.parameters()), policy=Odd())
     Problem(model).step(opt, 0)
-    assert type(opt.state_dict()["aesam"]["counts"]["sam"]) is int
+    assert type(ours(opt.state_dict())["counts"]["sam"]) is int
     assert opt.last_step.used_sam is True

@@ -1,4 +1,4 @@
-"""Who is calling ``step()``: facts that a trainer knows and does not say, read from the stack."""
+"""Who is calling: facts that a trainer or tool knows and does not say, read from the stack."""
 
 import sys
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 
 from aesam._core import messages
 
+_DCP = "torch.distributed.checkpoint.state_dict"
 _REACH = 8  # frames: wrappers, decorators and profilers stand between a caller and us
 
 
@@ -44,8 +45,21 @@ def refuse_accumulate(found: int) -> None:
         raise RuntimeError(messages.IN_ACCUMULATE.format(found=found, steps=steps))
 
 
+def making_state() -> FrameType | None:
+    """DCP's call of ``step``, with zeros in ``p.grad`` and ``lr``; it never makes another."""
+    return _calling(_DCP)
+
+
+def asks_for_names() -> bool:
+    """Whether DCP is looking which names of a flattened state dict are this optimizer's."""
+    caller = _calling(_DCP)
+    return caller is not None and caller.f_code.co_name == "_unflatten_optim_state_dict"
+
+
 def _calling(module: str) -> FrameType | None:
     """The nearest frame of a module among our callers."""
+    if module not in sys.modules:
+        return None
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     for _ in range(_REACH):
         if frame.f_globals.get("__name__") == module:

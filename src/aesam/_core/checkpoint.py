@@ -8,15 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from aesam._core import bases, tensors
+from aesam._core import bases, layout, tensors
 from aesam._core.construction import Parts
+from aesam._core.layout import as_count, as_dict, damaged, same_keys
 from aesam._core.step import Committed, Ledger, start
 from aesam.parts.part import Memory, MemoryPart, Part
 
-VERSION = 1
-_KEYS = {"version", "method", "step", "policy", "between", "ascent", "generators", "counts"}
-#: Sections that are there where such a part remembers anything; version 1 had none of them.
-_OPTIONAL = ("samples", "combine")
 _SHAPED_LIKE_PARAMETER = (
     "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg",
     "grad_avg", "sum", "prev", "step_size", "ax", "acc_delta",
@@ -32,24 +29,52 @@ class Loaded:
 
 
 def pack(
-    parts: Parts, normalize: bool, ledger: Ledger, groups: list[dict[str, Any]]
+    of_base: dict[str, Any],
+    parts: Parts,
+    normalize: bool,
+    ledger: Ledger,
+    groups: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Plain numbers, strings and tensors only, so that ``weights_only=True`` loads them."""
     done = ledger.committed
-    index = {p: i for i, p in enumerate(_parameters(groups))}
     settings = _settings_of(parts, normalize)
-    memories = {n: _pack_memory(done.memory(n), index) for n in parts.with_memory}
-    return {
-        "version": VERSION,
+    memories = {n: _checked(n, part, done.memory(n)) for n, part in parts.with_memory.items()}
+    sections: dict[str, Any] = {
         "method": parts.method,
         "step": done.step,
         "policy": {"settings": settings["policy"], "state": dict(done.policy)},
-        "between": {"settings": settings["between"], **memories["between"]},
-        "ascent": {"settings": settings["ascent"], **memories["ascent"]},
-        **{n: {"settings": {}, **memories[n]} for n in _OPTIONAL if any(memories[n].values())},
-        "generators": {name: s.clone() for name, s in done.generators.items()},
+        **{
+            name: {"settings": settings.get(name, {}), "values": _numbers(part, memories[name])}
+            for name, part in parts.with_memory.items()
+        },
+        "generators": done.generators,
         "counts": {"sam": done.sam_steps, "skipped": ledger.skipped},
     }
+    kept = {name: memories[name].tensors for name in parts.keep_tensors}
+    return layout.lay_out(of_base, sections, kept, _parameters(groups))
+
+
+def _checked(name: str, part: MemoryPart, memory: Memory) -> Memory:
+    """The memory, if it can be read again."""
+    if memory.tensors and not part.keeps_tensors:
+        raise TypeError(
+            f"{name} {type(part).__name__} remembers tensors and says keeps_tensors = False, so "
+            "there is no place for them in a checkpoint: leave that line out"
+        )
+    unnamed = sorted(memory.values.keys() - set(part.remembers))
+    if unnamed:
+        raise TypeError(
+            f"{name} {type(part).__name__} remembers {unnamed}, which no checkpoint would be asked "
+            f"for: name them in its `remembers`, now {part.remembers!r}"
+        )
+    return memory
+
+
+def _numbers(part: MemoryPart, memory: Memory) -> dict[str, float]:
+    """All that the part names, 0 where it remembers something else only; none in a fresh memory."""
+    if not (memory.values or memory.tensors):
+        return {}
+    return {name: memory.number(name) for name in part.remembers}
 
 
 def _settings_of(parts: Parts, normalize: bool) -> dict[str, dict[str, Any]]:
@@ -75,7 +100,7 @@ def _prefixed(name: str, part: Part) -> dict[str, Any]:
 
 def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optimizer) -> Loaded:
     """Check all of ``saved``, load the base's, and give ours; on any error nothing changed."""
-    ours, of_base = _split(saved, base)
+    ours, of_base = layout.separate(saved, set(bases.state_dict_of(base)))
     _check_method(ours, parts)
     _check_base(of_base, base)
     loaded = _read(ours, parts, normalize, base.param_groups)
@@ -83,69 +108,17 @@ def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optim
     return loaded
 
 
-def _parameters(groups: list[dict[str, Any]]) -> list[Tensor]:
+def _parameters(groups: list[dict[str, Any]]) -> list[Any]:
     return [p for group in groups for p in group["params"]]
-
-
-def _pack_memory(memory: Memory, index: Mapping[Tensor, int]) -> dict[str, Any]:
-    kept = {index[p]: t.clone() for p, t in memory.tensors.items() if p in index}
-    return {"values": dict(memory.values), "tensors": kept}
-
-
-def _split(saved: object, base: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    if not isinstance(saved, dict):
-        raise TypeError(f"load_state_dict takes a dict, got {type(saved).__name__}")
-    saved = cast(dict[str, Any], saved)
-    of_base = {key: value for key, value in saved.items() if key != "aesam"}
-    known = set(bases.state_dict_of(base))  # torch's two keys, for some bases more
-    if "aesam" not in saved and known == set(saved):
-        raise ValueError(
-            "this is the state dict of a base optimizer alone, without the key 'aesam': load it "
-            "with opt.base.load_state_dict(...), and the method starts afresh"
-        )
-    _same_keys("the state dict", saved, known | {"aesam"})
-    ours = _dict("aesam", saved["aesam"])
-    _same_keys("the state dict's 'aesam'", ours, _KEYS | (ours.keys() & set(_OPTIONAL)))
-    return ours, of_base
-
-
-def _same_keys(where: str, found: Mapping[str, Any], expected: set[str]) -> None:
-    missing, unknown = expected - set(found), set(found) - expected
-    if missing or unknown:
-        raise ValueError(
-            f"{where} is not one of ours or is damaged: missing keys {sorted(missing)}, unknown "
-            f"keys {sorted(map(str, unknown))}. Nothing was loaded."
-        )
-
-
-def _damaged(where: str, why: str) -> ValueError:
-    return ValueError(f"the state dict is damaged at {where}: {why}. Nothing was loaded.")
-
-
-def _dict(where: str, value: object) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise _damaged(where, f"a dict was expected, found {type(value).__name__}")
-    return cast(dict[Any, Any], value)
-
-
-def _count(where: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _damaged(where, f"a whole number >= 0 was expected, found {value!r}")
-    return value
 
 
 def _number(where: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _damaged(where, f"a finite number was expected, found {value!r}")
+        raise damaged(where, f"a finite number was expected, found {value!r}")
     return float(value)
 
 
 def _check_method(ours: dict[str, Any], parts: Parts) -> None:
-    if ours["version"] != VERSION:
-        raise ValueError(
-            f"the state dict has version {ours['version']!r}, this aesam reads version {VERSION}. "
-            "Nothing was loaded."
-        )
     if ours["method"] != parts.method:
         raise ValueError(
             f"the state dict is of another method, {ours['method']!r}; this optimizer is "
@@ -154,40 +127,39 @@ def _check_method(ours: dict[str, Any], parts: Parts) -> None:
 
 
 def _check_base(saved: dict[str, Any], base: torch.optim.Optimizer) -> None:
-    state = _dict("state", saved["state"])
-    groups = saved["param_groups"]
-    if not isinstance(groups, list):
-        raise _damaged("param_groups", f"a list was expected, found {type(groups).__name__}")
+    state, groups = as_dict("state", saved["state"]), saved["param_groups"]
+    found, own = ([len(group["params"]) for group in gs] for gs in (groups, base.param_groups))
+    if found != own:
+        raise damaged("param_groups", f"groups of {found} parameters, this optimizer has {own}")
+    known_shapes: dict[Any, Tensor | None] = {}
     holders = bases.holder_of_each_group(base)
-    for i, group in enumerate(cast(list[Any], groups)):
-        found = _dict(f"param_groups[{i}]", group)
-        needed = _numbers_of(holders[i].defaults) if i < len(holders) else ["params"]
-        missing = [k for k in needed if k not in found]
+    for i, (group, mine, holder) in enumerate(zip(groups, base.param_groups, holders, strict=True)):
+        missing = [k for k in _numbers_of(holder.defaults) if k not in group]
         if missing:
-            raise _damaged(f"param_groups[{i}]", f"missing keys {missing}")
-    held = zip(holders, base.param_groups, strict=True)
-    params = [(p, bases.is_torch_s_own(holder)) for holder, g in held for p in g["params"]]
-    for i, entry in state.items():
-        if isinstance(i, int) and isinstance(entry, dict):
-            if not 0 <= i < len(params):
-                raise _damaged(f"state[{i}]", f"there are {len(params)} parameters")
-            param, shapes_are_known = params[i]
-            if shapes_are_known:
-                _check_shapes(i, cast(dict[str, Any], entry), param)
+            raise damaged(f"param_groups[{i}]", f"missing keys {missing}")
+        known = bases.is_torch_s_own(holder)
+        params = mine["params"] if known else [None] * len(mine["params"])
+        known_shapes.update(zip(group["params"], params, strict=True))
+    for key, entry in state.items():
+        if isinstance(key, int) and key not in known_shapes:
+            raise damaged(f"state[{key}]", f"there are {sum(own)} parameters")
+        param = known_shapes.get(key)
+        if param is not None and isinstance(entry, dict):
+            _check_shapes(key, cast(dict[str, Any], entry), param)
 
 
 def _numbers_of(defaults: dict[str, Any]) -> list[str]:
     """The settings that a group with these defaults must have; switches may be of a later torch."""
     numbers = [k for k, v in defaults.items() if isinstance(v, int | float | tuple | Tensor)]
-    return ["params", *(k for k in numbers if not isinstance(defaults[k], bool))]
+    return [k for k in numbers if not isinstance(defaults[k], bool)]
 
 
-def _check_shapes(i: int, entry: dict[str, Any], param: Tensor) -> None:
+def _check_shapes(key: int | str, entry: dict[str, Any], param: Tensor) -> None:
     for name in _SHAPED_LIKE_PARAMETER:
         value = entry.get(name)
         if isinstance(value, Tensor) and value.shape != param.shape:
-            raise _damaged(
-                f"state[{i}][{name!r}]",
+            raise damaged(
+                f"state[{key!r}][{name!r}]",
                 f"shape {tuple(value.shape)}, the parameter has {tuple(param.shape)}",
             )
 
@@ -196,11 +168,11 @@ def _read(
     ours: dict[str, Any], parts: Parts, normalize: bool, groups: list[dict[str, Any]]
 ) -> Loaded:
     fresh = start(parts.policy.start(), parts.by_name)
-    step, counts = _count("step", ours["step"]), _dict("counts", ours["counts"])
-    _same_keys("counts", counts, {"sam", "skipped"})
-    sam_steps = _count("counts['sam']", counts["sam"])
+    step, counts = as_count("step", ours["step"]), as_dict("counts", ours["counts"])
+    same_keys("counts", counts, {"sam", "skipped"})
+    sam_steps = as_count("counts['sam']", counts["sam"])
     if sam_steps > step:
-        raise _damaged("counts['sam']", f"{sam_steps} SAM steps of {step}")
+        raise damaged("counts['sam']", f"{sam_steps} SAM steps of {step}")
     params = _parameters(groups)
     names = [name for name in parts.by_name if name in ours]
     sections = {name: _section(name, ours[name]) for name in names}
@@ -223,7 +195,7 @@ def _read(
         for key, value in settings.items()
         if sections[name]["settings"].get(key) != value and not _was_left_out(key, sections[name])
     ]
-    skipped = _count("counts['skipped']", counts["skipped"])
+    skipped = as_count("counts['skipped']", counts["skipped"])
     return Loaded(parts, committed, skipped, differences)
 
 
@@ -232,7 +204,7 @@ def _with_saved_total(parts: Parts, saved: dict[str, Any]) -> Parts:
     total = saved.get("total_steps")
     if total is None or not parts.policy.needs_total_steps:
         return parts
-    return parts.with_total_steps(_count("policy['settings']['total_steps']", total))
+    return parts.with_total_steps(as_count("policy['settings']['total_steps']", total))
 
 
 def _was_left_out(key: str, section: dict[str, Any]) -> bool:
@@ -240,28 +212,28 @@ def _was_left_out(key: str, section: dict[str, Any]) -> bool:
 
 
 def _section(name: str, value: object) -> dict[str, Any]:
-    section = _dict(name, value)
+    section = as_dict(name, value)
     expected = {"settings", "state"} if name == "policy" else {"settings", "values", "tensors"}
-    _same_keys(name, section, expected)
+    same_keys(name, section, expected)
     for key in expected:
-        _dict(f"{name}[{key!r}]", section[key])
+        as_dict(f"{name}[{key!r}]", section[key])
     return section
 
 
 def _read_policy(section: dict[str, Any], fresh: Mapping[str, float]) -> dict[str, float]:
     state = section["state"]
-    _same_keys("policy['state']", state, set(fresh))
+    same_keys("policy['state']", state, set(fresh))
     return {key: _number(f"policy['state'][{key!r}]", state[key]) for key in fresh}
 
 
 def _read_generators(saved: object, fresh: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    states = _dict("generators", saved)
-    _same_keys("generators", states, set(fresh))
+    states = as_dict("generators", saved)
+    same_keys("generators", states, set(fresh))
     for name, state in states.items():
         try:
             torch.Generator().set_state(state.cpu())
         except (RuntimeError, TypeError, AttributeError) as error:
-            raise _damaged(f"generators[{name!r}]", "not the state of a generator") from error
+            raise damaged(f"generators[{name!r}]", "not the state of a generator") from error
     return {name: state.cpu().clone() for name, state in states.items()}
 
 
@@ -271,21 +243,29 @@ def _read_memory(
     values, kept = section["values"], section["tensors"]
     if not values and not kept:
         return Memory()
-    _same_keys(f"{name}['values']", values, set(part.remembers))
+    same_keys(f"{name}['values']", values, set(part.remembers))
     numbers = {key: _number(f"{name}['values'][{key!r}]", values[key]) for key in part.remembers}
     restored: dict[Tensor, Tensor] = {}
     for i, tensor in kept.items():
         where = f"{name}['tensors'][{i!r}]"
         if not isinstance(i, int) or not 0 <= i < len(params):
-            raise _damaged(where, f"there are {len(params)} parameters")
+            raise damaged(where, f"there are {len(params)} parameters")
         restored[params[i]] = _like_parameter(where, tensor, params[i])
-    if not all(map(math.isfinite, tensors.norms(list(restored.values())))):
-        raise _damaged(f"{name}['tensors']", "not finite")
+    if not all(map(math.isfinite, tensors.norms(tensors.local(list(restored.values()))))):
+        raise damaged(f"{name}['tensors']", "not finite")
     return Memory(numbers, restored)
 
 
 def _like_parameter(where: str, tensor: object, param: Tensor) -> Tensor:
-    (own,) = tensors.local([param])
-    if not isinstance(tensor, Tensor) or tensor.shape != own.shape:
-        raise _damaged(where, f"a tensor of shape {tuple(own.shape)} was expected")
-    return tensor.detach().to(device=own.device, dtype=own.dtype, copy=True)
+    """A copy with the parameter's dtype, on its device and sharded as it is."""
+    if not isinstance(tensor, Tensor):
+        raise damaged(where, f"a tensor was expected, found {type(tensor).__name__}")
+    own, found = tensors.local([param, tensor])
+    if found.shape != own.shape or not tensors.sharded_alike(tensor, param):
+        raise damaged(
+            where,
+            f"a tensor of shape {tuple(own.shape)} was expected, found {tuple(found.shape)}; if "
+            "the sharding is another now, load with torch.distributed.checkpoint",
+        )
+    copied = found.detach().to(device=own.device, dtype=own.dtype, copy=True)
+    return tensors.sharded_like([copied], [param])[0]

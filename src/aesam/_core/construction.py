@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from aesam._core import bases, messages
+from aesam._core import bases, layout, messages
 from aesam._core.messages import frames_to_user
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
@@ -70,6 +70,12 @@ class Parts:
     @cached_property
     def learners(self) -> dict[str, MemoryPart]:
         return {n: p for n, p in self.with_memory.items() if _defines(p, MemoryPart, "learn")}
+
+    @cached_property
+    def keep_tensors(self) -> dict[str, MemoryPart]:
+        """Those whose memory may have tensors, so that every checkpoint has a place for them."""
+        changed = self.observers | self.learners
+        return {n: p for n, p in self.with_memory.items() if n in changed and p.keeps_tensors}
 
     @cached_property
     def replays(self) -> bool:
@@ -262,17 +268,20 @@ def set_default_radius(base: torch.optim.Optimizer, rho: float) -> None:
 
 
 def keep_radius_on_load(base: torch.optim.Optimizer) -> None:
-    """A plain checkpoint loaded into the base has no ``rho``: its groups keep theirs."""
+    """A plain checkpoint loaded into the base has no ``rho``: its groups keep theirs.
+
+    One of the wrapper's has more than the base's, which its lazy initialisation would stumble over.
+    """
     for holder in bases.holders(base):
-        holder.register_load_state_dict_pre_hook(_with_radii)
+        holder.register_load_state_dict_pre_hook(_for_base)
 
 
-def _with_radii(base: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any] | None:
+def _for_base(base: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any] | None:
     groups = saved.get("param_groups", [])
-    if len(groups) != len(base.param_groups):
+    if len(groups) != len(base.param_groups) or "state" not in saved:
         return None  # torch says what is wrong
     kept = [
         {**group, "rho": group.get("rho", own.get("rho", base.defaults["rho"]))}
         for own, group in zip(base.param_groups, groups, strict=True)
     ]
-    return {**saved, "param_groups": kept}
+    return {**saved, **layout.without_ours(saved["state"], kept)}

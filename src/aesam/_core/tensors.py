@@ -48,6 +48,28 @@ def version(tensor: Tensor | None) -> int:
     return -1 if tensor is None or tensor.is_inference() else tensor._version
 
 
+def sharded_like(shards: Sequence[Tensor], owners: Sequence[Tensor]) -> list[Tensor]:
+    """The whole tensors that this process holds these shards of, distributed as their owners."""
+    if are_plain(owners):
+        return list(shards)
+    from torch.distributed.tensor import DTensor
+
+    return [
+        DTensor.from_local(
+            t, o.device_mesh, o.placements, run_check=False, shape=o.shape, stride=o.stride()
+        )
+        if isinstance(o, DTensor)
+        else t
+        for t, o in zip(shards, owners, strict=True)
+    ]
+
+
+def sharded_alike(left: Tensor, right: Tensor) -> bool:
+    """Whether shards of equal shape are the same part of both; one of them may be no DTensor."""
+    kinds = [_sharding(left), _sharding(right)]
+    return None in kinds or kinds[0] == kinds[1]
+
+
 def assign(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """``targets ← sources``, to the bit."""
     if targets:
@@ -127,7 +149,7 @@ class Workspace:
     def give(self, owners: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         """Take buffers back; more than a step ever needs of one parameter are let go."""
         free = self._free
-        for owner, buffer in zip(map(id, owners), buffers, strict=True):
+        for owner, buffer in zip(map(id, owners), local(buffers), strict=True):
             held = free.get(owner)
             if held is None:
                 free[owner] = [buffer]

@@ -161,6 +161,10 @@ class MemoryPart(Part):
     #: Names of the numbers in this part's :class:`Memory`, for checking a checkpoint.
     remembers: tuple[str, ...] = ()
 
+    #: Whether the memory of a part that observes or learns may have tensors: they have a place in
+    #: every checkpoint, formed or not. False saves that place.
+    keeps_tensors = True
+
     #: Whether a copy of the first gradient must be kept through the second pass.
     needs_first_gradient = False
 
