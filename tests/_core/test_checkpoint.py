@@ -60,6 +60,16 @@ def test_a_state_dict_is_not_changed_by_training_on():
     assert ours(kept)["step"] == 4
 
 
+def test_a_state_dict_holds_one_copy_of_what_is_remembered_and_none_of_the_base_s():
+    model, problem, opt = new("looksam", "sgd")
+    problem.train(opt, 4)
+    saved = opt.state_dict()["state"]
+    for entry, own in zip(saved.values(), opt.base.state.values(), strict=True):
+        assert entry["momentum_buffer"] is own["momentum_buffer"]
+    storages = {entry["aesam.between"].untyped_storage() for entry in saved.values()}
+    assert sum(s.nbytes() for s in storages) == sum(p.nbytes for p in model.parameters())
+
+
 def test_layout_of_the_state_dict():
     model, problem, opt = new("ae-looksam", "adamw")
     problem.train(opt, 40)
