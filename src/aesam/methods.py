@@ -1,7 +1,8 @@
 """The named methods: each picks from the five questions' answers and does nothing else.
 
 A class and its record stand together. What the keywords of all methods mean (``rho``,
-``normalize``, ``nonfinite``, ``replay``, ``max_norm``) is said at :class:`aesam.SharpnessAware`.
+``normalize``, ``nonfinite``, ``replay``, ``max_norm``, ``local_ascent``) is said at
+:class:`aesam.SharpnessAware`.
 """
 
 import math
@@ -27,7 +28,7 @@ class Common(TypedDict, total=False):
     """The keywords that every method hands on to :class:`aesam.SharpnessAware`.
 
     >>> sorted(Common.__annotations__)
-    ['max_norm', 'nonfinite', 'normalize', 'replay', 'rho']
+    ['local_ascent', 'max_norm', 'nonfinite', 'normalize', 'replay', 'rho']
     """
 
     rho: float
@@ -35,6 +36,7 @@ class Common(TypedDict, total=False):
     nonfinite: Literal["skip", "raise"]
     replay: bool
     max_norm: float | None
+    local_ascent: bool
 
 
 RHO = Setting(
@@ -100,6 +102,7 @@ class ERM(SharpnessAware):
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: accepted as by all methods, and of no effect; False by default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ERM(torch.optim.SGD([w], lr=0.1)).policy
@@ -114,12 +117,19 @@ class ERM(SharpnessAware):
         nonfinite: Literal["skip", "raise"] = "skip",
         replay: bool = False,
         max_norm: float | None = None,
+        local_ascent: bool = False,
         **_others: NoReturn,
     ) -> None:
         construction.refuse_parameters(type(self), base, model, _others)
         construction.refuse_unknown(type(self), _others)
         super().__init__(
-            base, model, policy=Never(), nonfinite=nonfinite, replay=replay, max_norm=max_norm
+            base,
+            model,
+            policy=Never(),
+            nonfinite=nonfinite,
+            replay=replay,
+            max_norm=max_norm,
+            local_ascent=local_ascent,
         )
 
 
@@ -138,6 +148,8 @@ class SAM(SharpnessAware):
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SAM(torch.optim.SGD([w], lr=0.1), rho=0.05).policy
@@ -175,6 +187,8 @@ class ESAM(SharpnessAware):
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ESAM(torch.optim.SGD([w], lr=0.1), beta=0.6, gamma=0.5).parts.samples
@@ -210,6 +224,8 @@ class SSSAM(SharpnessAware):
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SSSAM(torch.optim.SGD([w], lr=0.1), p=0.5, seed=1).policy
@@ -247,6 +263,8 @@ class LookSAM(SharpnessAware):
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LookSAM(torch.optim.SGD([w], lr=0.1), k=2).policy
@@ -295,6 +313,8 @@ class AESAM(SharpnessAware):
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AESAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).policy.lambda1
@@ -345,6 +365,8 @@ class AELookSAM(SharpnessAware):
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AELookSAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).parts.between

@@ -26,7 +26,8 @@ from aesam._core import (
     tensors,
 )
 from aesam._core.backwards import Backwards
-from aesam._core.guards import Buffers, RandomState, replayed
+from aesam._core.bystanders import Bystanders
+from aesam._core.guards import RandomState, replayed
 from aesam._core.recording import Recording
 from aesam._core.step import Committed, Complete, Ledger, Pending, StepRecord, start
 from aesam.parts import checks
@@ -74,6 +75,9 @@ class SharpnessAware(torch.optim.Optimizer):
             SAM, ``J(w+ε)ᵀ ∂L/∂f`` with ``∂L/∂f`` at ``w``. Needs ``model``; False by default.
         max_norm: clip the final direction ``d`` to this norm, above 0; None, the default, for not.
             The decision is always on the unclipped gradient.
+        local_ascent: True for an ``ε`` of each process's own gradient under DDP (m-sharpness),
+            at the memory of one more gradient; all else is of the averaged one, which False (the
+            default) ascends along too. Of one process both are the same.
 
     >>> from aesam.parts.policies import Periodic
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
@@ -109,6 +113,7 @@ class SharpnessAware(torch.optim.Optimizer):
         nonfinite: Literal["skip", "raise"] = "skip",
         replay: bool = False,
         max_norm: float | None = None,
+        local_ascent: bool = False,
         **_others: object,
     ) -> None:
         given = {"rho": rho, "total_steps": getattr(policy, "total_steps", None)}
@@ -130,6 +135,7 @@ class SharpnessAware(torch.optim.Optimizer):
         self.nonfinite = nonfinite
         self.replay = construction.check_replay(replay, self.model, parts)
         self.max_norm = None if max_norm is None else checks.positive("max_norm", max_norm)
+        self.local_ascent = construction.check_local_ascent(local_ascent, parts, base)
         construction.set_default_radius(base, checks.at_least_zero("rho", rho))
         construction.keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
@@ -137,11 +143,13 @@ class SharpnessAware(torch.optim.Optimizer):
         # torch's own constructor would copy the groups; this is what is wanted of it.
         super().__setstate__({})
         self._watch()
+        self._ledger.watch.start(self.model)
 
     def _watch(self) -> None:
         """Count the backward passes, and record the model's forwards where they are replayed."""
         self._backwards = Backwards()
         self._backwards.follow(self._parameters())
+        self._hear_own_gradients()
         self._recording: Recording | None = None
         sharded = self.model is not None and not tensors.are_plain(self._parameters())
         if self.model is not None and (sharded or self.replay) and not self.policy.never_fires:
@@ -190,6 +198,8 @@ class SharpnessAware(torch.optim.Optimizer):
             shown["replay"] = self._recording or True
         if self.max_norm is not None:
             shown["max_norm"] = self.max_norm
+        if self.local_ascent:
+            shown["local_ascent"] = True
         lines = [f"{name}: {value!r}" for name, value in shown.items()]
         body = "\n".join(f"    {line}" for line in lines + repr(self.base).splitlines())
         return f"{type(self).__name__} (\n{body}\n)"
@@ -228,11 +238,14 @@ class SharpnessAware(torch.optim.Optimizer):
         if "rho" in param_group:
             checks.at_least_zero("rho of a parameter group", param_group["rho"])
         self.base.add_param_group(param_group)
+        self._hear_own_gradients()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters, as the base optimizer does."""
         self.base.zero_grad(set_to_none)
         ledger = self._ledger
+        self._hear_own_gradients()
+        ledger.local.clear()
         self._backwards.clear()
         if ledger.block is None:
             if self._recording is not None:
@@ -305,6 +318,8 @@ class SharpnessAware(torch.optim.Optimizer):
         ledger = self._ledger
         if self.parts.replays and (ledger.random is None or not self._has_gradients()):
             ledger.random = RandomState(self._devices())
+            ledger.watch.begin(self.model)
+        self._hear_own_gradients()
         moved = None
         if self.parts.move_before_pass:
             moved = step.displacement_before_pass(
@@ -373,13 +388,17 @@ class SharpnessAware(torch.optim.Optimizer):
                 raise RuntimeError(
                     messages.UNSCALED_BEFORE if unscaled else messages.EDITED_GRADIENTS
                 )
+            if self._ascends_locally:
+                ledger.local.decide(measured)
             if not (measured.is_finite and math.isfinite(mean_loss or 0.0)):
                 ledger.pending = Pending(after=None)
+                ledger.local.forget()
                 return False
             done = ledger.committed
             pending, decision = step.decide(self.parts, done, measured, mean_loss, random, before)
             pending.backwards = backwards.count
             if not decision.use_sam:
+                ledger.local.forget()
                 step.adjust(self.parts, done, measured, pending)
         backwards.follow(params)
         ledger.pending = pending
@@ -398,7 +417,8 @@ class SharpnessAware(torch.optim.Optimizer):
         ledger.ready_for("perturbed()")
         pending, ahead = step.awaiting_second_pass(ledger.pending)
         random, losses = ahead.random, ahead.losses
-        buffers = Buffers(self.model)  # before the ascent, which may run the model too
+        # Before the ascent, which may run the model too.
+        bystanders = Bystanders(self.model, ledger.watch)
         try:
             with torch.no_grad():
                 first, displacement = step.ascend(
@@ -410,14 +430,15 @@ class SharpnessAware(torch.optim.Optimizer):
                 memory=ledger.committed.memory("samples"),
                 generator=pending.generators.get("samples"),
             )
-            with replayed(random) as rewind:
+            with replayed(random) as rewind, ledger.local.silent():
                 try:
                     with ledger.inside("opt.perturbed()", displacement):
                         self._clear_gradients()
                         self._backwards.clear()
                         yield closures.Perturbed(choose, losses, rewind)
                 finally:
-                    buffers.restore()
+                    bystanders.restore()
+            bystanders.refuse_lost()
             with torch.no_grad():
                 params, second, _ = with_gradient(self.base.param_groups, self._default_radius())
                 if first.params and not params:
@@ -523,6 +544,7 @@ class SharpnessAware(torch.optim.Optimizer):
         fires = self._decide(1.0, None, None, edited=False, probe=above is None)
         if fires and recording is not None:
             scale = 1.0 if above is None else above.scaler.get_scale()
+            self._ledger.local.carry(scale)
             self._check_recording(recording, scale)
             with self.perturbed():
                 recording.run()
@@ -547,13 +569,15 @@ class SharpnessAware(torch.optim.Optimizer):
         pending.backwards = None  # a forward is replayed once, however many backwards it had
         if recording.fired % step.REPLAYS_PER_CHECK != 1:
             return
-        buffers = Buffers(self.model)
+        bystanders = Bystanders(self.model, self._ledger.watch)
         try:
-            replay_check.compare(
-                self._parameters(), recording.run, scale, recording.is_coarse, self.model
-            )
+            with self._ledger.local.silent():
+                replay_check.compare(
+                    self._parameters(), recording.run, scale, recording.is_coarse, self.model
+                )
         finally:
-            buffers.restore()
+            bystanders.restore()
+        bystanders.refuse_lost()
         if pending.ahead is not None:
             now = step.versions_of(pending.ahead.gradient)
             pending.ahead = replace(pending.ahead, versions=now)
@@ -630,6 +654,14 @@ class SharpnessAware(torch.optim.Optimizer):
         for name, part in self.parts.after_base_step.items():
             part.after_base_step(self.base, pending.carried if name == "combine" else None)
 
+    @property
+    def _ascends_locally(self) -> bool:
+        return self.local_ascent and not self.policy.never_fires
+
+    def _hear_own_gradients(self) -> None:
+        if self._ascends_locally:
+            self._ledger.local.listen_to(self.param_groups)
+
     def _default_radius(self) -> float:
         return self.defaults.get("rho", 0.05)
 
@@ -676,6 +708,7 @@ class SharpnessAware(torch.optim.Optimizer):
         loaded = checkpoint.unpack(state_dict, given, self.normalize, self.base)
         ledger.parts = loaded.parts
         ledger.continue_from(loaded.committed, loaded.skipped)
+        ledger.watch.start(self.model)
         for difference in loaded.differences:
             warnings.warn(difference, stacklevel=2)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
@@ -683,11 +716,12 @@ class SharpnessAware(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         bases.check_copyable(self.base)
-        kept = ("base", "model", "normalize", "nonfinite", "replay", "max_norm", "_ledger")
+        plain = ("normalize", "nonfinite", "replay", "max_norm", "local_ascent")
+        kept = ("base", "model", *plain, "_ledger")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"replay": False, "max_norm": None, **state})
+        super().__setstate__({"replay": False, "max_norm": None, "local_ascent": False, **state})
         construction.keep_radius_on_load(self.base)
         self._watch()
 

@@ -1,10 +1,65 @@
-"""What tests of several processes need."""
+"""Several gloo processes, started, heard and always ended."""
 
+import os
+import queue
 import socket
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import distributed as dist
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def _work(rank: int, world: int, port: int, seconds: float, task: Callable, args: Any, say: Any):
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(seconds=seconds))
+    try:
+        say.put((rank, task(rank, *args), None))
+    except BaseException:
+        say.put((rank, None, traceback.format_exc()))
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _hear(say: Any, workers: list[Any]) -> Any:
+    """The next that is said; an error where all are gone that could say it."""
+    for _ in range(180):
+        alive = any(worker.is_alive() for worker in workers)
+        try:
+            return say.get(timeout=1)
+        except queue.Empty:
+            assert alive, f"ended with {[worker.exitcode for worker in workers]}"
+    raise TimeoutError("no process has answered")
+
+
+def on_processes(task: Callable, *args: Any, world: int = 2, hear: int = 2, seconds: float = 60.0):
+    """What ``task(rank, *args)`` returned on each process, by rank; ``hear`` of them return.
+
+    ``seconds`` is the process group's timeout. Tensors are to be returned as arrays.
+    """
+    context = mp.get_context("spawn")
+    say = context.Queue()
+    given = (world, free_port(), seconds, task, args, say)
+    workers = [context.Process(target=_work, args=(rank, *given)) for rank in range(world)]
+    try:
+        for worker in workers:
+            worker.start()
+        heard = [_hear(say, workers) for _ in range(hear)]
+        failed = [error for _, _, error in heard if error is not None]
+        assert not failed, failed[0]
+        return [found for _, found, _ in sorted(heard, key=lambda each: each[0])]
+    finally:
+        for worker in workers:
+            worker.join(10)
+            worker.kill()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from aesam._core import bases, layout, messages
+from aesam._core import bases, layout, messages, tensors
 from aesam._core.messages import frames_to_user
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
@@ -249,6 +249,19 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
             "bare step() does not know it. Use step(closure)."
         )
     return True
+
+
+def check_local_ascent(given: object, parts: Parts, base: torch.optim.Optimizer) -> bool:
+    """Whether each process ascends along its own gradient; refused where that cannot be right."""
+    local = checks.flag("local_ascent", given)
+    if local and (parts.observers.keys() | parts.learners.keys()) & {"ascent"}:
+        raise ValueError(
+            f"local_ascent=True cannot be used with {type(parts.ascent).__name__}, which remembers "
+            "gradients: each process would remember its own, and a checkpoint has one memory"
+        )
+    if local and not tensors.are_plain([p for g in base.param_groups for p in g["params"]]):
+        raise ValueError(messages.LOCAL_ASCENT_SHARDED)
+    return local
 
 
 def set_default_radius(base: torch.optim.Optimizer, rho: float) -> None:

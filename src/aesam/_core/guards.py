@@ -61,18 +61,16 @@ class Displacement:
 
 
 class Buffers:
-    """The model's buffers as they are now: BatchNorm's statistics and counters, and all others.
+    """The modules' buffers as they are now: BatchNorm's statistics and counters, and all others.
 
     Restoring is exact, also where the forward pass puts a new tensor in a buffer's place; buffers
     keep their storage, so a compiled model is not compiled again.
     """
 
-    def __init__(self, model: nn.Module | None) -> None:
-        modules = [] if model is None else [m for m in model.modules() if _buffers_of(m)]
-        self._bound = [(m, dict(_buffers_of(m))) for m in modules]
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._bound = [(m, dict(_buffers_of(m))) for m in modules if _buffers_of(m)]
         held = {id(t): t for _, names in self._bound for t in names.values() if t is not None}
-        # An expanded tensor has fewer numbers than elements: nothing writes to it in place.
-        self._tensors = [t for t in held.values() if 0 not in t.stride() or t.numel() <= 1]
+        self._tensors = [t for t in held.values() if is_written_in_place(t)]
         self._copies = [t.detach().clone() for t in self._tensors]
 
     def restore(self) -> None:
@@ -87,6 +85,14 @@ class Buffers:
 
 def _buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers  # pyright: ignore[reportPrivateUsage]  # the bindings, None included
+
+
+def is_written_in_place(tensor: Tensor) -> bool:
+    """Whether anything can write to a tensor that does not put another in its place.
+
+    An expanded one has fewer numbers than elements; one of inference mode is closed outside it.
+    """
+    return (0 not in tensor.stride() or tensor.numel() <= 1) and not tensor.is_inference()
 
 
 class RandomState:

@@ -132,6 +132,20 @@ CHANGED_GRADIENTS = """\
 the gradients were changed between needs_second_pass() and perturbed(). Unscale and clip after the
 second pass, on the final direction."""
 
+LOST_STATISTICS = """\
+the second pass wrote to frozen parameters that no earlier pass had written, so what they held
+before is lost: {names}. Register what a forward pass writes as buffers, or give it a value in the
+first forward pass too; the optimizer guards these from now on."""
+
+LOCAL_ASCENT_SHARDED = """\
+local_ascent=True needs each process to hold the whole gradient, as in DDP. Of sharded parameters
+(FSDP, DTensor) no process ever has its own: leave local_ascent out there."""
+
+LOCAL_ASCENT_UNHEARD = """\
+local_ascent=True has not heard this step's gradients as they arrived: there was no backward() since
+the last step, or parameters were added, replaced or unfrozen, or the optimizer copied, after
+zero_grad(). Call opt.zero_grad() or enter `with opt.first_pass():` before the first backward()."""
+
 
 def frames_to_user() -> int:
     """How far up the stack the user's own line is, for a warning that points at it."""

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from aesam._core import callers, messages, tensors
+from aesam._core.bystanders import Watch
 from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
+from aesam._core.local_gradients import LocalGradients
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.part import Gradient, Memory, Part
@@ -141,6 +143,8 @@ class Ledger:
         self.pending: Pending | None = None
         self.random: RandomState | None = None
         self.workspace = Workspace()
+        self.watch = Watch()
+        self.local = LocalGradients()
         self.block: str | None = None  # the `with` block that we are in
         self._mode: str | None = None  # of a base with two sets of weights, as last told
         self._displaced: Displacement | None = None
@@ -376,8 +380,9 @@ def ascend(
     if measured.scale != 1.0:
         pending.norm_at_ascent = tensors.norm(measured.values)
     first = _keep_first(parts, measured, ledger.workspace)
+    along = ledger.local.instead_of(measured, parts.needs_norm_of_each)
     direction = parts.ascent.direction(
-        measured, ledger.committed.memory("ascent"), pending.generators.get("ascent")
+        along, ledger.committed.memory("ascent"), pending.generators.get("ascent")
     )
     return first, Displacement(direction, normalize, model, ledger.workspace)
 

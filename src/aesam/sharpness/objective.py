@@ -75,7 +75,7 @@ class Objective:
         for p in self.params:
             self.dtype = torch.promote_types(self.dtype, p.dtype)
         self._model, self._loss, self._batches, self._tick = model, loss, batches, tick
-        self._buffers = Buffers(model)
+        self._buffers = Buffers(model.modules())
         self._random = RandomState({p.device for p in model.parameters()})
         self._start: list[Tensor] | None = None
 

@@ -29,14 +29,28 @@ if any(isinstance(o, wrapped) for o in gc.get_objects()):
     sys.exit("the wrapped model outlives the run, and with it the threads of the process group")
 """
 
+DEATH = """
+import os, sys
+from aesam.lab.training.passes import Passes
+second = Passes._second
 
-def run(*command):
+def until_death(passes, parts, at):
+    last = passes._engine.opt.last_step
+    if os.environ["RANK"] == "1" and last is not None and last.index >= int(sys.argv[3]):
+        os._exit(7)
+    second(passes, parts, at)
+
+Passes._second = until_death
+"""
+
+
+def run(*command, code=0):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + (done.stderr if code else "")
 
 
 @pytest.mark.parametrize("method", ["ae-looksam", "ss-sam"])
@@ -56,6 +70,25 @@ def test_two_processes_equal_one_on_the_whole_batch(method, tmp_path):
         assert norms[0] == pytest.approx(norms[1], rel=1e-10)
     summaries = [json.loads((tmp_path / n / "summary.json").read_text()) for n in ("one", "two")]
     assert [s["processes"] for s in summaries] == [1, 2]
+
+
+def test_a_process_that_dies_in_pass_two_ends_the_run_which_goes_on_with_fewer(tmp_path):
+    program, dying = tmp_path / "program.py", tmp_path / "dying.py"
+    program.write_text(PROGRAM)
+    dying.write_text(DEATH + PROGRAM)
+    run(sys.executable, str(program), "looksam", str(tmp_path / "one"))
+    whole = metrics_of(tmp_path / "one")
+    steps = len(whole[0]["trace"]["used_sam"])
+    launch = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
+    port, path = f"--master-port={free_port()}", str(tmp_path / "two")
+    told = run(*launch, port, str(dying), "looksam", path, str(steps), code=1)
+    assert "exitcode  : 7" in told
+    assert len(metrics_of(tmp_path / "two")) == 1
+    run(sys.executable, str(program), "looksam", path)
+    for one, two in zip(whole, metrics_of(tmp_path / "two"), strict=True):
+        assert one["trace"]["used_sam"] == two["trace"]["used_sam"]
+        for name in ("train_loss", "test_loss"):
+            assert one[name] == pytest.approx(two[name], abs=1e-10)
 
 
 @pytest.mark.parametrize("method", ["esam", "ae-looksam"])
