@@ -53,11 +53,9 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
             ``aesam/mean`` and ``aesam/threshold`` of every step; True by default.
 
     >>> import lightning
-    >>> from lightning.pytorch.callbacks import ModelCheckpoint
     >>> trainer = lightning.Trainer(
-    ...     accelerator="cpu", devices=1, callbacks=[SharpnessAwareCallback()], logger=False,
-    ...     accumulate_grad_batches=4, gradient_clip_val=1.0, enable_checkpointing=False,
-    ...     enable_progress_bar=False, enable_model_summary=False,
+    ...     callbacks=[SharpnessAwareCallback()], accumulate_grad_batches=4, gradient_clip_val=1.0,
+    ...     accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
     ... )
     """
 
