@@ -28,8 +28,7 @@ class Digits(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         base = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
-        steps = int(self.trainer.estimated_stepping_batches)
-        return aesam.AELookSAM(base, self.net, rho=0.05, alpha=0.3, total_steps=steps)
+        return aesam.AELookSAM(base, self.net, rho=0.05, alpha=0.3)  # the trainer knows its steps
 
 
 def main() -> None:

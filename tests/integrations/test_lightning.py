@@ -11,11 +11,21 @@ import torch
 from lightning.pytorch.callbacks import (
     Callback,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.plugins import MixedPrecision
-from support.lightning_problems import BATCHES, QUIET, Lit, difference, fit, loader, plain_loop
+from support.lightning_problems import (
+    BATCHES,
+    QUIET,
+    Lit,
+    difference,
+    fit,
+    loader,
+    plain_loop,
+    step_on,
+)
 from support.problems import BASES, METHODS, AboveAverageLoss, Problem, mlp, stochastic_net
 from torch import nn
 from torch.utils.data import default_collate
@@ -268,6 +278,80 @@ def both(problem, opt, t):
     return closure
 
 
+# Steps --------------------------------------------------------------------------------------------
+
+
+class LeftOut(Lit):
+    """Does not say how many steps there will be."""
+
+    def __init__(self, method="ae-sam"):
+        super().__init__(method, total_steps=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, 100),
+        ({"accumulate_grad_batches": 4}, 26),
+        ({"max_steps": 30}, 30),
+        ({"limit_train_batches": 10}, 20),
+        ({"callbacks": [GradientAccumulationScheduler({0: 1, 1: 4})]}, 63),
+    ],
+    ids=str,
+)
+def test_total_steps_is_what_the_trainer_will_take(options, steps, matrix):
+    lit = LeftOut()
+    trainer = fit(lit, max_epochs=2, **options)
+    assert trainer.global_step == lit.opt.policy.total_steps == steps
+    assert not lit.opt.needs_total_steps
+    matrix.right("Lightning", "total_steps left out", within=0.0)
+
+
+def test_total_steps_that_was_given_stays():
+    lit = Lit("ae-sam", total_steps=77)
+    fit(lit)
+    assert lit.opt.policy.total_steps == 77
+
+
+def test_total_steps_of_a_training_without_an_end_must_be_given():
+    with pytest.raises(ValueError, match="total_steps was left out"):
+        fit(LeftOut(), max_epochs=-1)
+
+
+def test_total_steps_left_out_without_the_callback_is_refused():
+    with pytest.raises(RuntimeError, match="total_steps"):
+        fit(LeftOut(), callback=False)
+
+
+def test_a_learning_rate_may_be_looked_for_first(tmp_path):
+    class Found(Lit):
+        lr = 0.1
+
+        def configure_optimizers(self):
+            base = torch.optim.SGD(self.net.parameters(), lr=self.lr)
+            return METHODS["ae-sam"](base, self.net)
+
+    lit = Found()
+    finder = LearningRateFinder(num_training_steps=20)
+    fit(lit, callbacks=[finder], default_root_dir=tmp_path)
+    assert lit.opt.param_groups[0]["lr"] == lit.lr != 0.1
+    assert lit.opt.last_step.index == BATCHES - 1
+
+
+def test_what_was_accumulated_is_forgotten_where_the_rest_of_an_epoch_is_skipped():
+    class Stops(Lit):
+        def on_train_batch_start(self, batch, index):
+            return -1 if index == 6 else None
+
+    lit, model = Stops("sam"), mlp()
+    fit(lit, max_epochs=3, accumulate_grad_batches=4)
+    opt = METHODS["sam"](BASES["sgd"](model.parameters()), model)
+    for epoch in range(3):
+        opt.param_groups[0]["lr"] = 0.1 * 0.5**epoch
+        step_on(range(4), 4, Problem(model), opt, None, None)
+    agree(lit, (model, opt))
+
+
 # Randomness and buffers -----------------------------------------------------------------------
 
 
@@ -439,7 +523,7 @@ def test_two_processes_are_one_on_the_whole_batch(matrix):
     assert difference(lit.net, model) <= 1e-10
     assert lit.used_sam.eq(1).sum() == round(opt.sam_fraction * (opt.last_step.index + 1))
     assert lit.used_sam.ge(0).sum() == opt.last_step.index + 1
-    matrix.right("Lightning", 'strategy="ddp", accumulation and clipping', within=1e-10)
+    matrix.right("Lightning", "DDP, accumulation and clipping", within=1e-10)
 
 
 # Checkpoints ----------------------------------------------------------------------------------

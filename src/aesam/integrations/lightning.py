@@ -180,8 +180,7 @@ def _refuse_what_cannot_be_run_again(trainer: Any, pl_module: Any, opt: Sharpnes
 
 
 def _fill_total_steps(trainer: Any, opt: SharpnessAware) -> None:
-    set_total_steps = getattr(opt, "set_total_steps", None)
-    if set_total_steps is None or getattr(opt.policy, "total_steps", 0) is not None:
+    if not opt.needs_total_steps:
         return
     steps = _steps_of(trainer)
     if not 0 < steps < math.inf:
@@ -189,7 +188,7 @@ def _fill_total_steps(trainer: Any, opt: SharpnessAware) -> None:
             "total_steps was left out, and the trainer does not know how many steps it will take: "
             f"give {type(opt).__name__}(..., total_steps=...), or max_steps= to the trainer"
         )
-    set_total_steps(int(steps))
+    opt.set_total_steps(int(steps))
 
 
 def _steps_of(trainer: Any) -> float:
