@@ -7,6 +7,7 @@ import warnings
 import lightning
 import pytest
 import pytorch_lightning
+import schedulefree
 import torch
 from lightning.pytorch.callbacks import (
     Callback,
@@ -414,6 +415,38 @@ def test_batch_norm_outside_the_optimizer_s_model_counts_once():
     lit = Outside()
     fit(lit)
     assert lit.norm.num_batches_tracked == BATCHES
+
+
+# Bases ----------------------------------------------------------------------------------------
+
+
+def test_a_schedule_free_base_is_evaluated_at_its_own_weights(matrix):
+    class Free(Lit):
+        def configure_optimizers(self):
+            return schedule_free(self.net)
+
+        def val_dataloader(self):
+            return loader()
+
+        def validation_step(self, batch, _):
+            self.losses.append(self.loss(batch).item())
+
+    def schedule_free(net):
+        base = schedulefree.SGDScheduleFree(net.parameters(), lr=0.1)
+        return aesam.SAM(base, net, rho=0.1)
+
+    lit, model = Free(), mlp()
+    lit.losses = []
+    fit(lit, max_epochs=2, num_sanity_val_steps=0, limit_val_batches=1)
+    problem, opt, losses = Problem(model), schedule_free(model), []
+    for epoch in range(2):
+        opt.train()
+        problem.train(opt, BATCHES, start=epoch * BATCHES)
+        opt.eval()
+        losses.append(problem.losses(0).mean().item())
+    assert lit.losses == pytest.approx(losses, rel=1e-12)
+    assert difference(lit.net, model) <= 1e-12
+    matrix.right("Lightning", "a schedule-free base, validation", within=1e-12)
 
 
 # Precision ------------------------------------------------------------------------------------

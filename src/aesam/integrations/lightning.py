@@ -44,7 +44,8 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
     Give it to the trainer, and return the optimizer from ``configure_optimizers`` as any other.
     Accumulation, clipping, loss scaling and DDP are then what they are in a plain loop; what pass 2
     does is neither logged nor counted by metrics, and no hook is called for it. ``total_steps``,
-    where it was left out, is filled in with the number of steps that the trainer will take.
+    where it was left out, is filled in with the number of steps that the trainer will take, and
+    schedule-free bases are switched to their other weights for validation and at the end.
 
     In manual optimization it logs, and leaves the passes to ``training_step``.
 
@@ -82,6 +83,8 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
             _fill_total_steps(trainer, found[0])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        for opt in _optimizers(trainer):
+            opt.train()
         if pl_module.automatic_optimization:
             (opt,) = _optimizers(trainer)
             _fill_total_steps(trainer, opt)  # again: looking for a learning rate makes new ones
@@ -116,15 +119,33 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
             shown = {f"{prefix}/{name}": value for name, value in _seen_by(opt).items()}
             pl_module.log_dict(shown, on_step=True, on_epoch=False, batch_size=1)
 
+    # Bases with two sets of weights ------------------------------------------------------
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Schedule-free bases are evaluated at other weights than they are trained at."""
+        if trainer.state.fn == "fit":
+            for opt in _optimizers(trainer):
+                opt.eval()
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        if trainer.state.fn == "fit":
+            for opt in _optimizers(trainer):
+                opt.train()
+
     # After training ----------------------------------------------------------------------
 
-    def on_train_end(self, *_: Any) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        self._stop()
+        for opt in _optimizers(trainer):
+            opt.eval()
+
+    def on_exception(self, *_: Any) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         passes, self._passes = self._passes, None
         if passes is not None:
             passes.stop()
-
-    def on_exception(self, *_: Any) -> None:
-        self.on_train_end()
 
 
 def _optimizers(trainer: Any) -> list[SharpnessAware]:
