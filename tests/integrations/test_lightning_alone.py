@@ -138,6 +138,52 @@ def test_a_bare_step_in_manual_optimization_is_refused(callback, matrix):
     matrix.refused("Lightning", "manual optimization, bare step()", refused.value)
 
 
+def scaled_passes(lit, batch, opt, **given):
+    with opt.first_pass():
+        lit.manual_backward(lit.loss(batch))
+    if opt.needs_second_pass(**given):
+        with opt.perturbed():
+            lit.manual_backward(lit.loss(batch))
+    opt.step()
+    opt.zero_grad()
+
+
+@WITH_OR_WITHOUT
+def test_manual_optimization_with_a_loss_scaler_says_its_scale(callback, matrix):
+    def with_scale(lit, batch, opt):
+        scaled_passes(lit, batch, opt, grad_scale=plugin.scaler.get_scale())
+
+    plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**22))
+    lit, model = Manual(with_scale), mlp().float()
+    lit.net.float()
+    fit(lit, loader(torch.float32), callback=callback, plugins=[plugin])
+    problem, opt = Problem(model), METHODS["ae-looksam"](BASES["sgd"](model.parameters()), model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
+    for t in range(BATCHES):
+        opt.step(scaled(problem, opt, scaler, t), scaler=scaler)
+        scaler.update()
+    assert plugin.scaler.get_scale() == scaler.get_scale() < 2.0**22
+    assert difference(lit.net, model) == 0.0
+    assert lit.opt.skipped_steps == opt.skipped_steps > 0
+    unsaid = Manual(scaled_passes)
+    unsaid.net.float()
+    with pytest.raises(RuntimeError, match="grad_scale") as refused:
+        fit(unsaid, loader(torch.float32), callback=callback, plugins=[plugin])
+    matrix.right("Lightning", "manual optimization, an fp16 scaler and grad_scale=", within=0.0)
+    matrix.refused("Lightning", "manual optimization, an fp16 scaler alone", refused.value)
+
+
+def scaled(problem, opt, scaler, t):
+    def closure():
+        opt.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = problem.losses(t).mean()
+        scaler.scale(loss).backward()
+        return loss
+
+    return closure
+
+
 def test_two_optimizers_take_their_own_steps():
     class Two(Lit):
         def __init__(self):
