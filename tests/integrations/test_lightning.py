@@ -586,14 +586,14 @@ class Resumable:
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize("when", ["within an epoch", "at the end of one"])
+@pytest.mark.parametrize("when", ["within an epoch", "at the end of an epoch"])
 def test_training_goes_on_from_a_checkpoint_to_the_bit(when, tmp_path, matrix):
     every = {"every_n_train_steps": 7} if when == "within an epoch" else {"every_n_epochs": 1}
     options = {"accumulate_grad_batches": 4, "gradient_clip_val": 0.3, "max_epochs": 3}
     saving = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **every)
     whole, resumed = Lit("ae-looksam"), Lit("ae-looksam")
     fit(whole, Resumable(), callbacks=[saving], enable_checkpointing=True, **options)
-    first = {"within an epoch": "step=7.ckpt", "at the end of one": "step=13.ckpt"}[when]
+    first = {"within an epoch": "step=7.ckpt", "at the end of an epoch": "step=13.ckpt"}[when]
     saving = ModelCheckpoint(tmp_path / "again", save_top_k=-1, **every)
     options |= {"callbacks": [saving], "enable_checkpointing": True}
     trainer = fit(resumed, Resumable(), ckpt_path=tmp_path / first, **options)
