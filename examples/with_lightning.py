@@ -1,6 +1,4 @@
-"""The same digits with Lightning's automatic optimization.
-
-Do not add accumulate_grad_batches, gradient_clip_val or manual optimization: see docs/trainers.md.
+"""The same digits with Lightning: accumulation and clipping are options of its trainer, as ever.
 
 python examples/with_lightning.py
 """
@@ -12,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import aesam
+from aesam.integrations.lightning import SharpnessAwareCallback
 
 
 class Digits(lightning.LightningModule):
@@ -23,12 +22,13 @@ class Digits(lightning.LightningModule):
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         x, y = batch
-        return nn.functional.cross_entropy(self.net(x), y)
+        loss = nn.functional.cross_entropy(self.net(x), y)
+        self.log("loss", loss)  # counted once, though some steps take two gradients
+        return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         base = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
-        steps = int(self.trainer.estimated_stepping_batches)
-        return aesam.AELookSAM(base, self.net, rho=0.05, alpha=0.3, total_steps=steps)
+        return aesam.AELookSAM(base, self.net, rho=0.05, alpha=0.3)  # the trainer knows its steps
 
 
 def main() -> None:
@@ -37,15 +37,14 @@ def main() -> None:
     lightning.seed_everything(0, verbose=False)
     model = Digits()
     trainer = lightning.Trainer(
+        callbacks=[SharpnessAwareCallback()], accumulate_grad_batches=2, gradient_clip_val=1.0,
         max_epochs=5, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(model, DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True))
-    opt = aesam.unwrap(model.optimizers())
+    trainer.fit(model, DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True))
     right = (model.net(x).argmax(1) == y).float().mean().item()
-    print(
-        f"{right:.1%} correct in training, second gradient on {opt.sam_fraction:.0%} of the steps"
-    )
+    percent = trainer.callback_metrics["aesam/percent_sam"].item()
+    print(f"{right:.1%} correct in training, second gradient on {percent:.0f}% of the steps")
 
 
 if __name__ == "__main__":

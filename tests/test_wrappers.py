@@ -1,14 +1,11 @@
 """Inside the wrappers that trainers put around an optimizer."""
 
-import warnings
-
 import lightning as L
 import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from support.problems import BASES, METHODS, Problem, mlp, same, weights
-from torch.utils.data import DataLoader, TensorDataset
 
 import aesam
 
@@ -71,43 +68,6 @@ def test_unwrap_finds_ours_in_fabric():
     wrapped.step()
     assert opt.last_step.index == wrapped.last_step.index == 1
     assert wrapped.sam_fraction == 1.0
-
-
-class Lit(L.LightningModule):
-    def __init__(self, method):
-        super().__init__()
-        self.net = mlp()
-        self.method = method
-
-    def training_step(self, batch, _):
-        x, y = batch
-        return (self.net(x) - y).square().sum(1).mean() / 2
-
-    def configure_optimizers(self):
-        opt = METHODS[self.method](BASES["sgd"](self.net.parameters()), self.net)
-        return [opt], [torch.optim.lr_scheduler.StepLR(opt, 1)]
-
-
-@pytest.mark.parametrize("method", ["erm", "sam", "ss-sam", "looksam", "ae-sam", "ae-looksam"])
-def test_lightning_s_automatic_optimization_is_the_closure_form(method, tmp_path):
-    lit = Lit(method)
-    problem = Problem(mlp())
-    data = DataLoader(TensorDataset(problem.x.flatten(0, 1), problem.y.flatten(0, 1)), batch_size=8)
-    trainer = L.Trainer(
-        max_epochs=1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trainer.fit(lit, data)
-    wrapper = lit.optimizers()
-    ours = aesam.unwrap(wrapper)
-    assert type(wrapper) is not type(ours)
-    assert ours.last_step.index == 49
-    alone = METHODS[method](BASES["sgd"](problem.model.parameters()), problem.model)
-    problem.train(alone, 50)
-    for left, right in zip(weights(lit.net), weights(problem.model), strict=True):
-        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
 
 
 def test_unwrap_without_ours_inside_says_so(accelerator):

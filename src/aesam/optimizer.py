@@ -30,6 +30,7 @@ from aesam._core.bystanders import Bystanders
 from aesam._core.guards import RandomState, replayed
 from aesam._core.recording import Recording
 from aesam._core.step import Committed, Complete, Ledger, Pending, StepRecord, start
+from aesam._core.unnoticed import takes_no_step, unnoticed_by_caller
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
@@ -489,7 +490,10 @@ class SharpnessAware(torch.optim.Optimizer):
         except BaseException:
             ledger.discard()
             raise
-        if decided is not None and decided.was_touched(self._parameters()):
+        replaced = ledger.pending is not None and ledger.pending is not (
+            decided and decided.pending
+        )
+        if decided is not None and not replaced and decided.was_touched(self._parameters()):
             ledger.discard()
             if decided.pending.after is not None:
                 raise RuntimeError(messages.CLOSURE_AFTER_DECISION)
@@ -497,6 +501,9 @@ class SharpnessAware(torch.optim.Optimizer):
             callers.refuse_accumulate(self._backwards.count)
             self._make_passes(closure, passes, scaler, loss)
         elif ledger.pending is None and not (self.replay and self._has_gradients()):
+            if takes_no_step(closure, loss, self._has_gradients()):
+                ledger.random = None
+                return loss
             raise RuntimeError(messages.NO_BACKWARD)
         ledger.random = None
         self._finish(scaler)
@@ -522,7 +529,7 @@ class SharpnessAware(torch.optim.Optimizer):
         seen: Any = loss if isinstance(loss, Real | Tensor) else None
         losses = None if passes is None else passes.losses
         if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen):
-            with self.perturbed() as at, torch.enable_grad():
+            with self.perturbed() as at, torch.enable_grad(), unnoticed_by_caller(closure):
                 closure() if passes is None else passes.second(at)
 
     def _finish(self, scaler: torch.amp.GradScaler | None) -> None:

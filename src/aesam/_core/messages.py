@@ -12,8 +12,9 @@ or own the passes:
         with opt.perturbed():
             ...                   # forward and backward again, on the same batch
     opt.step()
-or, where a trainer calls step() by itself, pass replay=True to the method (and the model); in
-Transformers there is aesam.integrations.transformers.SharpnessAwareMixin too."""
+or, where a trainer calls step() by itself, pass replay=True to the method (and the model). There
+are also aesam.integrations.lightning.SharpnessAwareCallback, which a loss scaler in Lightning
+needs, and aesam.integrations.transformers.SharpnessAwareMixin."""
 
 NO_BACKWARD = """\
 step(closure) ran the closure, which ran no backward(): the closure clears the gradients, computes
