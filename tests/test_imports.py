@@ -29,6 +29,7 @@ ROOMS = [
     {"from_params"},
     {"methods"},
     {"sharpness"},
+    {"integrations"},
     {"lab"},
     {"paper"},
     {"__main__"},
