@@ -30,6 +30,7 @@ ROOMS = [
     {"methods"},
     {"integrations"},
     {"sharpness"},
+    {"integrations"},
     {"lab"},
     {"paper"},
     {"__main__"},

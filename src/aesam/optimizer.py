@@ -380,7 +380,9 @@ class SharpnessAware(torch.optim.Optimizer):
             seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
             params, values, radii = with_gradient(self.base.param_groups, self._default_radius())
             if not edited and backwards.were_edited(params, values):
-                raise RuntimeError(messages.EDITED_GRADIENTS)
+                idle = callers.idle_writes()
+                if not idle or backwards.were_edited(params, values, idle):
+                    raise RuntimeError(messages.EDITED_GRADIENTS)
             probe = probe or not tensors.are_plain(params)
             drift = backwards.drift(params, values) if probe and not edited else None
             measured, (mean_loss, moved) = read(params, values, radii, scale, each, seen, drift)

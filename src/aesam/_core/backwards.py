@@ -108,13 +108,18 @@ class Backwards:
             owner, smallest = min(dense, key=_size)
             self._probe = (id(owner), smallest.detach().clone())
 
-    def were_edited(self, params: Iterable[Tensor], values: Iterable[Tensor]) -> bool:
-        """Whether gradients were written to since the last backward ended, as clipping does."""
+    def were_edited(
+        self, params: Iterable[Tensor], values: Iterable[Tensor], idle_writes: int = 0
+    ) -> bool:
+        """Whether gradients were written to since the last backward ended, as clipping does.
+
+        ``idle_writes`` to each of them are known to have changed nothing.
+        """
         if not self.tasks:
             return False
         found, known = self._left, self._parameters
         return any(
-            found.get(id(p)) != (id(g), tensors.version(g))
+            found.get(id(p)) != (id(g), tensors.version(g) - idle_writes)
             for p, g in zip(params, values, strict=True)
             if id(p) in known
         )

@@ -56,6 +56,16 @@ def asks_for_names() -> bool:
     return caller is not None and caller.f_code.co_name == "_unflatten_optim_state_dict"
 
 
+def idle_writes() -> int:
+    """How often a trainer has written to the gradients without changing them.
+
+    Transformers' Trainer without ``max_grad_norm`` measures the norm by clipping to infinity.
+    """
+    frame = _calling("transformers.trainer")
+    args = None if frame is None else getattr(frame.f_locals.get("self"), "args", None)
+    return int(getattr(args, "max_grad_norm", None) == 0)
+
+
 def _calling(module: str) -> FrameType | None:
     """The nearest frame of a module among our callers."""
     if module not in sys.modules:

@@ -45,7 +45,7 @@ class Forward:
         self.synchronised = bool(getattr(through, "require_backward_grad_sync", True))
         self.training = through.training
         self.aliases: list[weakref.ref[Tensor] | None] = []
-        self.written: list[int | None] = []  # each alias's version when it was handed out
+        self.written: list[int | None] = []  # each view's version when it was handed out
         self.gradients: dict[int, dict[int, Tensor]] = {}  # by backward, then by output
 
     def alias(self, output: Tensor) -> Tensor:
@@ -55,10 +55,13 @@ class Forward:
             self.aliases.append(None)
             self.written.append(None)
             return output
-        handed_out = output.view_as(output)
+        # Transformers' Trainer scales the loss in place: a hook on a copy still gets the gradient
+        # of before that, one on a view would be cut off.
+        is_loss = output.numel() == 1
+        handed_out = output.clone() if is_loss else output.view_as(output)
         handed_out.register_hook(partial(self._arrived, index))
         self.aliases.append(weakref.ref(handed_out))
-        self.written.append(tensors.version(handed_out))
+        self.written.append(None if is_loss else tensors.version(handed_out))
         return handed_out
 
     def _arrived(self, index: int, gradient: Tensor) -> None:
@@ -78,7 +81,7 @@ class Forward:
     def was_written_to(self) -> bool:
         """Whether an output was changed in place, which cuts the gradient's way to us."""
         alive = [(a() if a else None, v) for a, v in zip(self.aliases, self.written, strict=True)]
-        return any(a is not None and tensors.version(a) != v for a, v in alive)
+        return any(a is not None and v is not None and tensors.version(a) != v for a, v in alive)
 
 
 #: The forwards of one backward, each with what arrived at its outputs.
