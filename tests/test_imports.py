@@ -28,6 +28,7 @@ ROOMS = [
     {"registry"},
     {"from_params"},
     {"methods"},
+    {"integrations"},
     {"sharpness"},
     {"lab"},
     {"paper"},

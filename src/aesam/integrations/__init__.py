@@ -1,0 +1,1 @@
+"""Trainers of other libraries: each file is imported only when asked for."""
