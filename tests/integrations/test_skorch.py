@@ -1,12 +1,13 @@
 """skorch: it calls ``step(closure)``, and its callbacks run inside the closure."""
 
 import pytest
-import torch
 from skorch import NeuralNet
 from skorch.callbacks import GradientNormClipping
 from support.plain_loops import LR, MOMENTUM, PlainLoop, largest_difference, micro_batches
-from support.problems import METHODS, Problem, mlp, same, stochastic_net, weights
+from support.problems import TOTAL_STEPS, Problem, mlp, same, stochastic_net, weights
 from torch import nn
+
+import aesam
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,25 +21,30 @@ class Loss(nn.Module):
         return (out - y).square().sum(1).mean() / 2
 
 
-class SharpnessAwareNet(NeuralNet):
-    """A method around whatever optimizer skorch makes; the module's buffers are guarded."""
+class Guarding(NeuralNet):
+    """Tells the optimizer of the module, whose buffers it guards; as docs/trainers.md shows."""
 
-    def __init__(self, *args, method, settings=None, **options):
-        super().__init__(*args, **options)
-        self.method, self.settings = method, settings
-
-    def initialize_optimizer(self, *args, **options):
-        super().initialize_optimizer(*args, **options)
-        make = METHODS[self.method]
-        self.optimizer_ = make(self.optimizer_, self.module_, **(self.settings or {}))
-        return self
+    def get_params_for_optimizer(self, prefix, named_parameters):
+        args, options = super().get_params_for_optimizer(prefix, named_parameters)
+        return args, options | {"model": self.module_}
 
 
-def in_skorch(method, net=stochastic_net, settings=None, **options):
-    return SharpnessAwareNet(
-        net(), Loss, method=method, settings=settings, optimizer=torch.optim.SGD, lr=LR,
-        optimizer__momentum=MOMENTUM, batch_size=8, max_epochs=1, train_split=None, verbose=0,
-        iterator_train__shuffle=False, **options,
+#: What support.problems gives each method.
+SETTINGS = {
+    "sam": {},
+    "ss-sam": {"seed": 3},
+    "looksam": {"k": 3},
+    "ae-sam": {"total_steps": TOTAL_STEPS},
+    "ae-looksam": {"total_steps": TOTAL_STEPS},
+}
+
+
+def in_skorch(method, net, callbacks=None, **settings):
+    settings = {"momentum": MOMENTUM} | SETTINGS[method] | settings
+    return Guarding(
+        net(), Loss, optimizer=aesam.FromParams, optimizer__method=method, lr=LR, batch_size=8,
+        max_epochs=1, train_split=None, verbose=0, iterator_train__shuffle=False,
+        callbacks=callbacks, **{f"optimizer__{name}": value for name, value in settings.items()},
     ).initialize()  # fmt: skip
 
 
@@ -68,7 +74,7 @@ def test_fit_is_the_plain_loop(method, matrix):
 
 def test_max_norm_clips_the_direction_as_the_plain_loop_does(matrix):
     expected = plain("ae-looksam", mlp, max_norm=0.3)
-    trainer = fit(in_skorch("ae-looksam", mlp, {"max_norm": 0.3}))
+    trainer = fit(in_skorch("ae-looksam", mlp, max_norm=0.3))
     assert trainer.optimizer_.sam_fraction == expected.opt.sam_fraction > 0
     assert largest_difference(trainer.module_, expected.model) < 1e-12
     matrix.right("skorch", "fit, max_norm=…", within=1e-12)
