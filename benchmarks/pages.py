@@ -241,7 +241,8 @@ NOT_SHOWN = {
 def compatibility() -> str:
     """What was tried in each stack, from the rows that the tests write; alike ones together."""
     found: dict[str, dict[str, list[str]]] = {}
-    for row in read("compatibility.json")["rows"]:
+    tried = read("compatibility.json")["rows"]
+    for row in sorted(tried, key=lambda r: (r["outcome"] == "refused", r.get("within", 0.0))):
         found.setdefault(row["stack"], {}).setdefault(_outcome(row), []).append(row["use"])
     rows = _head("stack", "use", "outcome")
     for stack in sorted(found, key=lambda s: (_place(s), s)):
