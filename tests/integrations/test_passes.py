@@ -100,6 +100,12 @@ def test_four_micro_batches_are_the_plain_loop_with_dropout_and_batchnorm(stack,
     matrix.right(stack, "step(…) over 4 micro-batches, dropout and BatchNorm", within=1e-12)
 
 
+def test_an_optimizer_that_could_replay_is_the_plain_loop_too(stack):
+    difference, plain = compared(stack, "ae-sam", max_norm=0.3, replay=True)
+    assert difference < 1e-12
+    assert 0 < plain.opt.sam_fraction < 1
+
+
 def test_one_batch_is_the_plain_loop(stack, matrix):
     difference, plain = compared(stack, "ae-looksam", sizes=[8])
     assert difference < 1e-12

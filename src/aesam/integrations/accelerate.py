@@ -5,6 +5,7 @@
 # Accelerate is typed in part, and keeps what it has prepared in lists with an underscore.
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -71,7 +72,7 @@ def step(
         _refuse_unprepared(accelerator, opt)
     engine = Engine(
         backward=partial(_backward, accelerator),
-        without_sync=partial(accelerator.no_sync, opt.model if model is None else model),
+        without_sync=partial(_without_sync, accelerator, opt.model if model is None else model),
         update=_prepared(accelerator, optimizer, opt).step,
         scaler=accelerator.scaler,
         processes=accelerator.num_processes,
@@ -88,6 +89,12 @@ def _refuse_what_cannot_be_measured(kind: DistributedType, fsdp2: bool) -> None:
 def _backward(accelerator: Accelerator, loss: Tensor) -> None:
     """Undo that Accelerate divides by a number of steps which it counts itself."""
     accelerator.backward(loss * accelerator.gradient_accumulation_steps)
+
+
+def _without_sync(accelerator: Accelerator, model: nn.Module | None) -> AbstractContextManager[Any]:
+    """Gradients stay at home inside, if the model is one that can keep them there."""
+    keeps = "set_requires_gradient_sync" if accelerator.is_fsdp2 else "no_sync"
+    return accelerator.no_sync(model) if hasattr(model, keeps) else nullcontext()
 
 
 def _refuse_unprepared(accelerator: Accelerator, opt: SharpnessAware) -> None:
