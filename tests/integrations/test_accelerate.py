@@ -3,8 +3,8 @@
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DistributedType
+from support.in_stacks import forget_accelerate
 from support.plain_loops import PlainLoop, largest_difference, loss_of, micro_batches, new_optimizer
 from support.problems import Problem, mlp, same, stochastic_net, weights
 
@@ -14,11 +14,6 @@ from aesam.integrations import accelerate
 pytestmark = pytest.mark.slow
 STEPS = 20
 SIZES = (4, 2, 2)
-
-
-def forget_accelerate():
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,17 @@
 import lightning as L
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from support.plain_loops import PlainLoop, largest_difference, loss_of, micro_batches, new_optimizer
+from support.in_stacks import (
+    STEPS,
+    WithLoss,
+    accelerate_s_loop,
+    fabric_s_loop,
+    forget_accelerate,
+    in_accelerate,
+    rows,
+)
+from support.plain_loops import PlainLoop, largest_difference, micro_batches, new_optimizer
 from support.problems import Problem, mlp, same, stochastic_net, weights
-from support.processes import in_processes
-from torch import nn
 
 import aesam
 
@@ -16,23 +21,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning:lightning.*"),
 ]
-STEPS = 12
-
-
-class WithLoss(nn.Module):
-    """A net that returns its loss, as Transformers' do: there replaying is the same step."""
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, x, y):
-        return loss_of(self.net, (x, y))
-
-
-def forget_accelerate():
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
 
 
 @pytest.fixture(autouse=True)
@@ -50,36 +38,6 @@ def plain(method, pieces, net=stochastic_net, max_norm=None, scaler=None):
     for t in range(STEPS):
         loop.step(micro_batches(problem, t, [8 // pieces] * pieces))
     return loop
-
-
-def rows(pieces, first=0, last=8):
-    """The same micro-batches, one after the other; a DataLoader would draw a random number."""
-    problem = Problem(mlp())
-    x, y = (b[:STEPS, first:last].flatten(0, 1) for b in (problem.x, problem.y))
-    size = (last - first) // pieces
-    return list(zip(x.split(size), y.split(size), strict=True))
-
-
-def accelerate_s_loop(accelerator, model, opt, scheduler, loader, clip=None):
-    torch.manual_seed(3)
-    for x, y in loader:
-        with accelerator.accumulate(model):
-            loss = model(x, y)
-            accelerator.backward(loss)
-            if clip is not None and accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), clip)
-            opt.step()
-            scheduler.step()
-            opt.zero_grad()
-
-
-def in_accelerate(method, pieces, net=stochastic_net, scaler=None, **options):
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=pieces)
-    accelerator.scaler = scaler
-    model = WithLoss(net())
-    opt = new_optimizer(method, model, replay=True, **options)
-    scheduler = torch.optim.lr_scheduler.ConstantLR(opt, factor=1.0)
-    return accelerator, *accelerator.prepare(model, opt, scheduler)
 
 
 @pytest.mark.parametrize("pieces", [1, 4])
@@ -161,20 +119,6 @@ def test_a_closure_inside_accumulate_is_refused_with_what_to_do(matrix):
 # Fabric -----------------------------------------------------------------------------------------
 
 
-def fabric_s_loop(fabric, model, opt, loader, pieces, clip=None):
-    torch.manual_seed(3)
-    for i, (x, y) in enumerate(loader, start=1):
-        accumulating = i % pieces != 0
-        with fabric.no_backward_sync(model, enabled=accumulating):
-            loss = model(x, y)
-            fabric.backward(loss / pieces)
-        if not accumulating:
-            if clip is not None:
-                fabric.clip_gradients(model, opt, max_norm=clip)
-            opt.step()
-            opt.zero_grad()
-
-
 def in_fabric(method, given="before", net=stochastic_net, **options):
     fabric = L.Fabric(accelerator="cpu", devices=1)
     fabric.launch()
@@ -216,31 +160,3 @@ def test_fabric_s_own_clipping_is_refused_with_what_to_do(matrix):
         fabric_s_loop(fabric, model, opt, rows(1), 1, clip=0.3)
     assert same(before, weights(model))
     matrix.refused("Fabric", "its own loop with clip_gradients", told.value)
-
-
-# Two processes ----------------------------------------------------------------------------------
-
-
-def train_rank(rank, stack):
-    ours = rows(2, first=4 * rank, last=4 * rank + 4)
-    if stack == "Accelerate":
-        accelerator, model, opt, scheduler = in_accelerate("ae-looksam", 2, mlp)
-        accelerate_s_loop(accelerator, model, opt, scheduler, ours)
-    else:
-        fabric = L.Fabric(accelerator="cpu", devices=2, strategy="ddp")
-        fabric.launch()
-        net = WithLoss(mlp())
-        model, opt = fabric.setup(net, new_optimizer("ae-looksam", net, replay=True))
-        fabric_s_loop(fabric, model, opt, ours, 2)
-    assert any(isinstance(m, nn.parallel.DistributedDataParallel) for m in model.modules())
-    return [w.numpy() for w in weights(model)], aesam.unwrap(opt).sam_fraction
-
-
-@pytest.mark.parametrize("stack", ["Accelerate", "Fabric"])
-def test_the_own_loop_of_two_processes_equals_one_on_the_whole_batch(stack, matrix):
-    expected = plain("ae-looksam", 1, mlp)
-    for ends, share in in_processes(train_rank, stack):
-        assert share == expected.opt.sam_fraction > 0
-        for left, right in zip(ends, weights(expected.model), strict=True):
-            torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-10)
-    matrix.right(stack, "DDP × 2: its own loop, replay=True, accumulation over 2", within=1e-10)

@@ -1,18 +1,12 @@
 """One call over micro-batches in Accelerate and in Fabric is the plain loop over all of them."""
 
-import lightning as L
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from support.plain_loops import PlainLoop, largest_difference, loss_of, micro_batches, new_optimizer
+from support.in_stacks import STACKS, forget_accelerate
+from support.plain_loops import PlainLoop, largest_difference, micro_batches, new_optimizer
 from support.problems import AboveAverageLoss, Problem, mlp, stochastic_net, weights
-from support.processes import in_processes
-from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import aesam
-from aesam.integrations import accelerate, fabric
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,45 +14,6 @@ pytestmark = [
 ]
 STEPS = 20
 UNEQUAL = (4, 2, 2)
-
-
-class InAccelerate:
-    """The helper for Accelerate, with everything prepared; the model is given to ``prepare``."""
-
-    def __init__(self, **options):
-        self.engine = Accelerator(cpu=True, **options)
-
-    def setup(self, model, opt):
-        self.model, self.opt = self.engine.prepare(model, opt)
-        return self.model
-
-    def step(self, batches, **options):
-        loss_fn = options.pop("loss_fn", lambda batch: loss_of(self.model, batch))
-        options.setdefault("model", self.model)
-        return accelerate.step(self.engine, self.opt, batches, loss_fn, **options)
-
-
-class InFabric(InAccelerate):
-    def __init__(self, **options):
-        self.engine = L.Fabric(**{"accelerator": "cpu", "devices": 1} | options)
-        self.engine.launch()
-
-    def setup(self, model, opt):
-        self.model, self.opt = self.engine.setup(model, opt)
-        return self.model
-
-    def step(self, batches, **options):
-        loss_fn = options.pop("loss_fn", lambda batch: loss_of(self.model, batch))
-        options.setdefault("model", self.model)
-        return fabric.step(self.engine, self.opt, batches, loss_fn, **options)
-
-
-STACKS = {"Accelerate": InAccelerate, "Fabric": InFabric}
-
-
-def forget_accelerate():
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
 
 
 @pytest.fixture(params=STACKS)
@@ -188,100 +143,6 @@ def test_a_scheduler_stays_the_user_s(stack):
         trainer.step(micro_batches(problem, t, (4, 4)))
         scheduler.step()
     assert opt.base.param_groups[0]["lr"] == pytest.approx(0.05)
-
-
-# Two processes ----------------------------------------------------------------------------------
-
-
-#: The optimizer is made before the model is wrapped or after it, and ``step`` is given the model or
-#: not; with the rows of each micro-batch of each rank.
-ORDERS = [
-    ("before", True, ((2, 2), (2, 2))),
-    ("before", False, ((2, 2), (2, 2))),
-    ("after", False, ((3, 2), (1, 2))),
-]
-
-
-NOT_PREPARED = "no model that was prepared has the optimizer's parameters"
-
-
-def train_rank(rank, stack):
-    options = {"devices": 2, "strategy": "ddp"} if stack == "Fabric" else {}
-    trainer = STACKS[stack](**options)
-    if stack == "Accelerate":
-        refuse_a_model_that_was_not_prepared(trainer.engine)
-    return [train_share(rank, trainer, *order) for order in ORDERS]
-
-
-def refuse_a_model_that_was_not_prepared(engine):
-    net = mlp()
-    opt = engine.prepare(new_optimizer("sam", net))
-    with pytest.raises(RuntimeError, match=NOT_PREPARED):
-        accelerate.step(engine, opt, [None], lambda _: net(torch.ones(1, 3).double()).sum())
-
-
-def train_share(rank, trainer, order, given, sizes):
-    net = mlp()
-    problem = Problem(net)
-    if order == "after":
-        opt = setup_one_by_one(trainer, net)
-    else:
-        opt = new_optimizer("ae-looksam", net)
-        trainer.setup(net, opt)
-    travels = count_travels(trainer.model)
-    first, own = sum(sizes[0]) * rank, list(sizes[rank])
-    options = ({} if given else {"model": None}) | ({"weights": own} if order == "after" else {})
-    used, losses = [], []
-    for t in range(STEPS):
-        x, y = (b[t % 50][first : first + sum(own)] for b in (problem.x, problem.y))
-        batches = list(zip(x.split(own), y.split(own), strict=True))
-        loss = trainer.step(batches, max_norm=0.5, **options)
-        losses.append(loss.item())
-        used.append(opt.last_step.used_sam)
-    passes = len(used) + sum(used)
-    assert len(travels) == (passes if given or order == "after" else 2 * passes)
-    return [w.numpy() for w in weights(net)], used, losses
-
-
-def count_travels(model):
-    """A list that grows whenever gradients go from process to process."""
-    travels = []
-    (ddp,) = (m for m in model.modules() if isinstance(m, nn.parallel.DistributedDataParallel))
-
-    def hook(_, bucket):
-        travels.append(bucket.index())
-        return default_hooks.allreduce_hook(None, bucket)
-
-    ddp.register_comm_hook(None, hook)
-    return travels
-
-
-def setup_one_by_one(trainer, net):
-    in_fabric = isinstance(trainer, InFabric)
-    engine = trainer.engine
-    trainer.model = engine.setup_module(net) if in_fabric else engine.prepare(net)
-    opt = new_optimizer("ae-looksam", trainer.model)
-    trainer.opt = engine.setup_optimizers(opt) if in_fabric else engine.prepare(opt)
-    return opt
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_two_processes_equal_one_on_the_whole_batch(stack, matrix):
-    plain = PlainLoop("ae-looksam", mlp(), max_norm=0.5)
-    problem = Problem(plain.model)
-    for t in range(STEPS):
-        plain.step(micro_batches(problem, t, [8]))
-    assert 0 < plain.opt.sam_fraction < 1
-    for of_ranks in zip(*in_processes(train_rank, stack), strict=True):  # of each order
-        for ends, used, _ in of_ranks:
-            assert used == plain.used_sam
-            for left, right in zip(ends, weights(plain.model), strict=True):
-                torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-10)
-        mean = [(a + b) / 2 for a, b in zip(*(losses for *_, losses in of_ranks), strict=True)]
-        assert mean == pytest.approx(plain.losses, abs=1e-10)
-    matrix.right(stack, "DDP × 2: step(…) over micro-batches, max_norm, weights", within=1e-10)
-    if stack == "Accelerate":
-        matrix.refused(stack, "DDP × 2: step(…), model not prepared", NOT_PREPARED)
 
 
 # Refused ----------------------------------------------------------------------------------------
