@@ -25,7 +25,7 @@ demo: .venv/lab  ## compare the paper's seven methods on handwritten digits, and
 test: .venv/ready browser  ## run all tests
 	$(BIN)/pytest -n 2
 
-test-ray: .venv/ready  ## run the tests of the Ray engine, which needs 240 MB more
+test-ray: .venv/ready  ## run the tests of the Ray engine and Ray Train, which need 240 MB more
 	$(INSTALL) -e '.[dev,ray]'
 	$(BIN)/pytest cluster_tests
 

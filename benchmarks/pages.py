@@ -217,10 +217,64 @@ def _number(value: bool | float) -> str:
     return str(value) if isinstance(value, bool) else f"{value:.3g}"
 
 
+#: In this order on the page; what else there is comes behind, by its name.
+STACKS = (
+    "plain PyTorch", "Bases", "DDP", "FSDP2", "torch.distributed.checkpoint", "Lightning",
+    "Lightning without the callback", "Fabric", "Accelerate", "Transformers' Trainer",
+    "Transformers' Trainer, replay=True", "TRL", "PEFT", "skorch", "Ignite", "Keras 3 (torch)",
+    "Ray Train", "Loggers",
+)  # fmt: skip
+
+#: What tests on a CPU cannot show, and why.
+NOT_SHOWN = {
+    "plain PyTorch": "GPUs, and float16 on hardware: none here; GradScaler is tested on the CPU",
+    "DDP": "NCCL, SyncBatchNorm: they need GPUs; two gloo processes are tested",
+    "FSDP2": "NCCL, mixed precision on hardware: they need GPUs; two gloo processes are tested",
+    "Lightning": "`16-mixed` on hardware, FSDP: they need GPUs; a plugin for it is tested",
+    "Fabric": "`16-mixed` on hardware, FSDP2 (`ModelParallelStrategy`): they need GPUs",
+    "Accelerate": "its own fp16 scaler, FSDP2 in Accelerate: made on GPUs only",
+    "Transformers' Trainer": "fp16 on hardware, FSDP, DeepSpeed: they need GPUs",
+    "Ray Train": "more than one machine: one with two workers is tested (`make test-ray`)",
+}
+
+
+def compatibility() -> str:
+    """What was tried in each stack, from the rows that the tests write; alike ones together."""
+    found: dict[str, dict[str, list[str]]] = {}
+    tried = read("compatibility.json")["rows"]
+    for row in sorted(tried, key=lambda r: (r["outcome"] == "refused", r.get("within", 0.0))):
+        found.setdefault(row["stack"], {}).setdefault(_outcome(row), []).append(row["use"])
+    rows = _head("stack", "use", "outcome")
+    for stack in sorted(found, key=lambda s: (_place(s), s)):
+        cells = [("; ".join(uses), outcome) for outcome, uses in found[stack].items()]
+        if stack in NOT_SHOWN:
+            cells.append((NOT_SHOWN[stack], "not shown here"))
+        for i, (uses, outcome) in enumerate(cells):
+            named = "" if i else f"**{stack}**"
+            rows.append(f"| {named} | {_cell(uses)} | {_cell(outcome)} |")
+    return "\n".join(rows)
+
+
+def _place(stack: str) -> int:
+    return STACKS.index(stack) if stack in STACKS else len(STACKS)
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    if row["outcome"] == "refused":
+        return f"refused: “{row['says']}”"
+    within = row["within"]
+    return "right, to the bit" if within == 0.0 else f"right, within {within:g}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
 def tables() -> dict[str, str]:
     """The text that belongs after each marker."""
     return {
         "claims": claims(),
+        "compatibility": compatibility(),
         "cost": cost(),
         "data_sets": data_sets(),
         "demo": demo(),

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 from lab.test_grid import job
@@ -14,6 +15,8 @@ def ray(monkeypatch):
     """A local Ray with two workers, which writes nothing outside of its temporary folder."""
     import ray
 
+    # Workers of Ray Train are started by another process, which does not know the tests' path.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -1,9 +1,7 @@
-"""The same digits with Accelerate and accumulation over micro-batches: the loop owns its passes.
+"""The same digits with Accelerate: micro-batches, clipping, several processes, in one call a step.
 
 Several processes: torchrun --nproc-per-node 2 examples/with_accelerate.py
 """
-
-import contextlib
 
 import torch
 from accelerate import Accelerator
@@ -12,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import aesam
+from aesam.integrations import accelerate
 
 EPOCHS, MICRO_BATCHES = 5, 4
 
@@ -25,32 +24,22 @@ def main() -> None:
     loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True, drop_last=True)
     model, loader = accelerator.prepare(model, loader)
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    opt = aesam.AESAM(base, model, total_steps=EPOCHS * len(loader))
-    prepared = accelerator.prepare(opt)
+    steps = EPOCHS * len(loader)
+    opt = accelerator.prepare(aesam.AESAM(base, model, total_steps=steps))
 
-    def backward(batch: list[torch.Tensor]) -> None:
-        """All micro-batches; gradients travel between processes with the last one only."""
-        parts = list(zip(*(tensor.chunk(MICRO_BATCHES) for tensor in batch), strict=True))
-        for i, (inputs, targets) in enumerate(parts):
-            last = i == len(parts) - 1
-            with contextlib.nullcontext() if last else accelerator.no_sync(model):
-                loss = nn.functional.cross_entropy(model(inputs), targets)
-                accelerator.backward(loss / len(parts))
+    def loss_fn(batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        inputs, targets = batch
+        return nn.functional.cross_entropy(model(inputs), targets)
 
     for _ in range(EPOCHS):
         for batch in loader:
-            with opt.first_pass():
-                backward(batch)
-            if opt.needs_second_pass():
-                with opt.perturbed():
-                    backward(batch)
-            accelerator.clip_grad_norm_(model.parameters(), 5.0)  # the final direction
-            prepared.step()
-            prepared.zero_grad()
+            parts = zip(*(tensor.chunk(MICRO_BATCHES) for tensor in batch), strict=True)
+            accelerate.step(accelerator, opt, parts, loss_fn, max_norm=5.0)
 
     right = (model(x).argmax(1) == y).float().mean().item()
+    share = aesam.unwrap(opt).sam_fraction
     accelerator.print(
-        f"{right:.1%} correct in training, second gradient on {opt.sam_fraction:.0%} of the steps"
+        f"{right:.1%} correct in training, second gradient on {share:.0%} of the steps"
     )
 
 

@@ -44,7 +44,7 @@ def own_passes(problem, opt, scaling, t):
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("form", ["closure", "own passes"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_scaler_changes_nothing(method, form, normalize):
+def test_a_scaler_changes_nothing(method, form, normalize, matrix):
     ends, records = [], []
     for scaling in (None, scaler()):
         model = mlp()
@@ -64,6 +64,7 @@ def test_a_scaler_changes_nothing(method, form, normalize):
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-12)
     assert records[0].used_sam == records[1].used_sam
     assert records[0].squared_norm == pytest.approx(records[1].squared_norm)
+    matrix.right("plain PyTorch", f"GradScaler on the CPU, {form}", within=1e-12)
 
 
 #: AE-LookSAM so that its fourth step takes a second gradient.
@@ -89,7 +90,7 @@ class OverflowsIn:
 @pytest.mark.parametrize("form", ["closure", "own passes"])
 @pytest.mark.parametrize("broken_pass", [1, 2])
 @pytest.mark.parametrize("method", ["sam", "ss-sam", "looksam", "ae-sam", "ae-looksam"])
-def test_an_overflow_in_either_pass_leaves_no_trace(method, broken_pass, form):
+def test_an_overflow_in_either_pass_leaves_no_trace(method, broken_pass, form, matrix):
     model = mlp()
     problem, scaling = Problem(model), scaler()
     options = EARLY if method == "ae-looksam" else {}
@@ -122,20 +123,22 @@ def test_an_overflow_in_either_pass_leaves_no_trace(method, broken_pass, form):
     for found, wanted in zip(weights(model), weights(twin_model), strict=True):
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     assert opt.last_step.index == 3
+    matrix.right("plain PyTorch", "GradScaler on the CPU, overflow in either pass", within=1e-12)
 
 
-def test_scaler_step_with_a_closure_is_refused_with_the_way_that_works():
+def test_scaler_step_with_a_closure_is_refused_with_the_way_that_works(matrix):
     model = mlp()
     problem, scaling = Problem(model), scaler()
     opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
     before = weights(model)
     scaling.scale(problem.losses(0).mean()).backward()
-    with pytest.raises(RuntimeError, match=r"opt\.step\(closure, scaler=scaler\)"):
+    with pytest.raises(RuntimeError, match=r"opt\.step\(closure, scaler=scaler\)") as told:
         scaling.step(opt, scaled_closure(problem, opt, scaling, 0))
     assert same(before, weights(model))
+    matrix.refused("plain PyTorch", "scaler.step(opt, closure)", told.value)
 
 
-def test_unscaling_between_the_passes_is_refused():
+def test_unscaling_between_the_passes_is_refused(matrix):
     model = mlp()
     problem, scaling = Problem(model), scaler()
     opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
@@ -143,9 +146,10 @@ def test_unscaling_between_the_passes_is_refused():
     assert opt.needs_second_pass(grad_scale=scaling.get_scale())
     scaling.unscale_(opt)
     before = weights(model)
-    with pytest.raises(RuntimeError, match="Unscale and clip after"), opt.perturbed():
+    with pytest.raises(RuntimeError, match="Unscale and clip after") as told, opt.perturbed():
         scaling.scale(problem.losses(0).mean()).backward()
     assert same(before, weights(model))
+    matrix.refused("plain PyTorch", "unscale_ or clipping between the passes", told.value)
 
 
 def test_clipping_between_the_passes_is_refused():
@@ -193,6 +197,51 @@ def test_the_direction_can_be_clipped_after_unscaling():
     scaling.step(opt)
     moved = [a - b for a, b in zip(weights(model), before, strict=True)]
     assert torch.cat([m.flatten() for m in moved]).norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("form", ["closure", "own passes"])
+def test_autocast_in_bfloat16_is_sam_by_hand(form, matrix):
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 3), torch.randn(16, 2)
+    model, twin = nn.Linear(3, 2), nn.Linear(3, 2)
+    twin.load_state_dict(model.state_dict())
+    opt = aesam.SAM(torch.optim.SGD(model.parameters(), lr=0.1), model, rho=0.5)
+
+    def backward(net):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = (net(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+    def closure():
+        opt.zero_grad()
+        return backward(model)
+
+    for _ in range(20):
+        if form == "closure":
+            opt.step(closure)
+        else:
+            closure()
+            assert opt.needs_second_pass()
+            with opt.perturbed():
+                backward(model)
+            opt.step()
+        twin.zero_grad()
+        backward(twin)
+        gradients = [p.grad.clone() for p in twin.parameters()]
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        before = weights(twin)
+        with torch.no_grad():
+            for p, g in zip(twin.parameters(), gradients, strict=True):
+                p.add_(0.5 * g / norm)
+        twin.zero_grad()
+        backward(twin)
+        with torch.no_grad():
+            for p, w in zip(twin.parameters(), before, strict=True):
+                p.copy_(w - 0.1 * p.grad)
+    for left, right in zip(weights(model), weights(twin), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-4)
+    matrix.right("plain PyTorch", f"bfloat16 autocast, {form}", within=1e-4)
 
 
 def test_autocast_in_bfloat16_trains():

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import aesam
+from aesam._core import messages
 
 pytestmark = pytest.mark.slow
 STEPS, RANKS = 24, 2
@@ -20,6 +21,12 @@ GATHERED = "fsdp2 that keeps its weights gathered between the passes"
 
 
 LOSS = "a policy that looks at the loss"
+ROWS = {
+    "ddp": ("DDP", "closure and own passes"),
+    "ddp, bucket views": ("DDP", "gradient_as_bucket_view=True"),
+    "fsdp2": ("FSDP2", "closure and own passes"),
+    GATHERED: ("FSDP2", "weights kept gathered between the passes"),
+}
 
 
 def new_optimizer(method, params, model):
@@ -101,7 +108,7 @@ def train_rank(rank, port, kind, method, results):
         (GATHERED, "looksam"),
     ],
 )
-def test_two_processes_equal_one_on_the_whole_batch(kind, method):
+def test_two_processes_equal_one_on_the_whole_batch(kind, method, matrix):
     expected, used, squared_norm = one_process(method)
     context = mp.get_context("spawn")
     results = context.Queue()
@@ -120,3 +127,6 @@ def test_two_processes_equal_one_on_the_whole_batch(kind, method):
         assert norm == pytest.approx(squared_norm, rel=1e-9)
         for left, right in zip(ends, expected, strict=True):
             torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-10)
+    matrix.right(*ROWS[kind], within=1e-10)
+    if kind == "ddp":
+        matrix.refused("DDP", "deciding inside no_sync()", messages.UNSYNCHRONISED)

@@ -1,15 +1,12 @@
 """A bare step() on two processes, against one process with the closure on the whole batch."""
 
-import os
 from contextlib import nullcontext
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from support.problems import METHODS, mlp, weights
-from support.processes import free_port
+from support.processes import on_processes
 from test_replay import DATA, WithLoss
-from torch import distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -70,7 +67,8 @@ def train(rank, kind, method):
         opt.step()
         opt.zero_grad()
         used.append(opt.last_step.used_sam)
-    return [w.full_tensor() if hasattr(w, "full_tensor") else w for w in weights(model)], used
+    whole = [w.full_tensor() if hasattr(w, "full_tensor") else w for w in weights(model)]
+    return [w.numpy() for w in whole], used
 
 
 def refused(rank, kind):
@@ -106,40 +104,6 @@ def counted(rank, kind):
     return [], []
 
 
-def on_rank(rank, port, job, args, results):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
-    try:
-        ends, used = job(rank, *args)
-        results.put(([w.numpy() for w in ends], used))
-        dist.barrier()
-    except BaseException as error:
-        results.put(error)
-        raise
-    finally:
-        dist.destroy_process_group()
-
-
-def on_two_ranks(job, *args):
-    context = mp.get_context("spawn")
-    results = context.Queue()
-    shared = (free_port(), job, args, results)
-    workers = [context.Process(target=on_rank, args=(r, *shared)) for r in range(RANKS)]
-    try:
-        for worker in workers:
-            worker.start()
-        found = [results.get(timeout=120) for _ in workers]
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
-        return found
-    finally:
-        for worker in workers:
-            worker.join(30)
-            worker.kill()
-
-
 @pytest.mark.parametrize(
     ("kind", "method"),
     [
@@ -155,7 +119,7 @@ def on_two_ranks(job, *args):
 )
 def test_a_bare_step_on_two_processes_is_one_process_on_the_whole_batch(kind, method, matrix):
     expected, decisions = one_process(method)
-    for ends, used in on_two_ranks(train, kind, method):
+    for ends, used in on_processes(train, kind, method):
         assert used == decisions
         for left, right in zip(ends, expected, strict=True):
             torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-10)
@@ -165,10 +129,10 @@ def test_a_bare_step_on_two_processes_is_one_process_on_the_whole_batch(kind, me
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_what_bypasses_the_recording_is_refused_on_all_processes(kind):
-    assert on_two_ranks(refused, kind) == [([], []), ([], [])]
+    assert on_processes(refused, kind) == [([], []), ([], [])]
 
 
 def test_micro_batches_of_fsdp2_without_synchronisation_are_counted_one_by_one(matrix):
-    assert on_two_ranks(counted, "fsdp2") == [([], []), ([], [])]
+    assert on_processes(counted, "fsdp2") == [([], []), ([], [])]
     use = "one of four unsynchronised micro-batches in pass 2"
     matrix.refused("FSDP2", use, "the second pass ran 1 backward passes, the first had 4")

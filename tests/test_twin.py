@@ -41,7 +41,7 @@ def flat(model: torch.nn.Module) -> np.ndarray:
     "base", [pytest.param(b, marks=[pytest.mark.slow] * (b in ("nesterov", "adam"))) for b in BASES]
 )
 @pytest.mark.parametrize("method", METHODS)
-def test_method_equals_its_literal_twin(method, base, normalize, form):
+def test_method_equals_its_literal_twin(method, base, normalize, form, matrix):
     model = mlp()
     problem = Problem(model)
     opt = METHODS[method](
@@ -58,6 +58,7 @@ def test_method_equals_its_literal_twin(method, base, normalize, form):
     assert decisions == oracle.decisions
     assert opt.sam_fraction == np.mean(oracle.decisions)
     np.testing.assert_allclose(flat(model), oracle.w, rtol=0, atol=1e-10)
+    matrix.right("plain PyTorch", f"{form}, against the paper's algorithms in NumPy", within=1e-10)
 
 
 def test_the_twin_s_gradient_is_the_derivative_of_its_loss():

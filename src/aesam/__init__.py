@@ -4,7 +4,7 @@ from aesam import parts, sharpness
 from aesam._core.step import StepRecord
 from aesam.from_params import FromParams
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
-from aesam.optimizer import NonFiniteGradient, SharpnessAware, unwrap
+from aesam.optimizer import NonFiniteGradient, SharpnessAware, metrics, unwrap
 from aesam.parts import (
     Ascent,
     Between,
@@ -58,6 +58,7 @@ __all__ = [
     "create",
     "list_methods",
     "method_record",
+    "metrics",
     "parts",
     "register_method",
     "sharpness",

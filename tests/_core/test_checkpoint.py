@@ -29,7 +29,7 @@ def through_a_file(saved):
 
 @pytest.mark.parametrize("base", ["sgd", "adamw"])
 @pytest.mark.parametrize("method", METHODS)
-def test_resuming_at_any_step_is_not_stopping_to_the_bit(method, base):
+def test_resuming_at_any_step_is_not_stopping_to_the_bit(method, base, matrix):
     steps = 12
     model, problem, opt = new(method, base)
     torch.manual_seed(9)
@@ -48,6 +48,7 @@ def test_resuming_at_any_step_is_not_stopping_to_the_bit(method, base):
         assert same(list(model.buffers()), list(other_model.buffers()))
         assert other.last_step == opt.last_step or stopped == steps
         assert other.sam_fraction == opt.sam_fraction
+    matrix.right("plain PyTorch", "state_dict, load_state_dict", within=0.0)
 
 
 def test_a_state_dict_is_not_changed_by_training_on():

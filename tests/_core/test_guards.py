@@ -35,6 +35,21 @@ def test_a_compiled_model_is_not_compiled_again_by_the_second_pass():
     assert net[1].num_batches_tracked == 5
 
 
+def test_a_compiled_model_is_the_model(matrix):
+    ends = []
+    for compiled in (False, True):
+        net = stochastic_net()
+        model = torch.compile(net, backend="aot_eager") if compiled else net
+        problem = Problem(model)
+        opt = aesam.LookSAM(BASES["sgd"](model.parameters()), model, k=2)
+        torch.manual_seed(5)
+        problem.train(opt, 6)
+        ends.append([*weights(net), *net.buffers()])
+    for left, right in zip(*ends, strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-10)
+    matrix.right("plain PyTorch", "torch.compile of the model", within=1e-10)
+
+
 def test_without_the_model_buffers_are_left_alone():
     model = stochastic_net()
     problem = Problem(model)
@@ -148,7 +163,7 @@ def test_both_forms_are_equal_to_the_bit_with_first_pass():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_micro_batches_are_the_whole_batch_in_both_forms(method):
+def test_micro_batches_are_the_whole_batch_in_both_forms(method, matrix):
     ends = []
     for form in ("whole", "closure", "own passes", "a first_pass each"):
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
@@ -163,6 +178,7 @@ def test_micro_batches_are_the_whole_batch_in_both_forms(method):
         ends.append(torch.cat([w.flatten() for w in weights(model)]))
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0], rtol=0, atol=1e-12)
+    matrix.right("plain PyTorch", "accumulation, closure and own passes", within=1e-12)
 
 
 def accumulated_step(problem, opt, t, form):

@@ -5,10 +5,12 @@ AESAM_WRITE_MATRIX=1 pytest -p no:xdist tests/... writes rows; without it they m
 
 import json
 import os
+import textwrap
 from pathlib import Path
 
 import pytest
 
+COMMAND = "AESAM_WRITE_MATRIX=1 pytest -p no:xdist tests cluster_tests"
 MATRIX = Path(__file__).parents[2] / "results/compatibility.json"
 
 
@@ -24,7 +26,7 @@ class Matrix:
 
     def refused(self, stack: str, use: str, error: BaseException | str) -> None:
         """The use is an error that says what to do."""
-        self._row(stack, use, outcome="refused", says=str(error).partition("\n")[0])
+        self._row(stack, use, outcome="refused", says=first_sentence(str(error)))
 
     def _row(self, stack: str, use: str, **found: object) -> None:
         row = {"stack": stack, "use": use, **found, "test": self._test}
@@ -32,8 +34,15 @@ class Matrix:
         if os.environ.get("AESAM_WRITE_MATRIX"):
             rows[stack, use] = row
             ordered = [rows[key] for key in sorted(rows)]
-            MATRIX.write_text(json.dumps({"rows": ordered}, indent=1, ensure_ascii=False) + "\n")
+            whole = {"command": COMMAND, "rows": ordered}
+            MATRIX.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
         assert rows.get((stack, use)) == row, "write it with AESAM_WRITE_MATRIX=1"
+
+
+def first_sentence(text: str) -> str:
+    """The beginning of an error, on one line."""
+    words = " ".join(text.split()).partition(". ")[0]
+    return textwrap.shorten(words, 150, placeholder=" …").rstrip(".")
 
 
 @pytest.fixture

@@ -14,22 +14,30 @@ from torch import distributed as dist
 
 
 def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
-def _work(rank: int, world: int, port: int, seconds: float, task: Callable, args: Any, say: Any):
+def _work(rank: int, world: int, seconds: float, port: int, task: Callable, args: Any, say: Any):
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=world, timeout=timedelta(seconds=seconds))
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), GROUP_RANK="0",
+        TORCHELASTIC_RUN_ID="test",
+    )  # fmt: skip
+    if seconds:
+        limit = timedelta(seconds=seconds)
+        dist.init_process_group("gloo", rank=rank, world_size=world, timeout=limit)
     try:
         say.put((rank, task(rank, *args), None))
     except BaseException:
         say.put((rank, None, traceback.format_exc()))
         raise
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _hear(say: Any, workers: list[Any]) -> Any:
@@ -46,11 +54,12 @@ def _hear(say: Any, workers: list[Any]) -> Any:
 def on_processes(task: Callable, *args: Any, world: int = 2, hear: int = 2, seconds: float = 60.0):
     """What ``task(rank, *args)`` returned on each process, by rank; ``hear`` of them return.
 
-    ``seconds`` is the process group's timeout. Tensors are to be returned as arrays.
+    ``seconds`` is the process group's timeout; 0 leaves the group to the task, with the environment
+    that torchrun gives. Tensors are to be returned as arrays.
     """
     context = mp.get_context("spawn")
     say = context.Queue()
-    given = (world, free_port(), seconds, task, args, say)
+    given = (world, seconds, free_port(), task, args, say)
     workers = [context.Process(target=_work, args=(rank, *given)) for rank in range(world)]
     try:
         for worker in workers:

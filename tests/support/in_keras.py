@@ -1,0 +1,80 @@
+"""Trains a Keras model on torch beside a plain loop, in a process of its own: Keras is global."""
+
+import json
+import sys
+
+import keras
+import torch
+from torch import nn
+
+from support.plain_loops import PlainLoop, micro_batches, new_optimizer
+from support.problems import Problem
+
+STEPS = 20
+
+
+def twin() -> nn.Sequential:
+    """The same net in torch, with Keras's ε, and its momentum counted from the other end."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16, eps=1e-3, momentum=0.01)
+    return nn.Sequential(
+        nn.Linear(3, 16), norm, nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 2)
+    ).double()
+
+
+def in_keras(model: nn.Sequential) -> keras.Model:
+    layers = keras.layers
+    net = keras.Sequential(
+        [
+            layers.Input((3,)), layers.Dense(16), layers.BatchNormalization(), layers.ReLU(),
+            layers.Dropout(0.4), layers.Dense(2),
+        ]
+    )  # fmt: skip
+    for dense, linear in ((net.layers[0], model[0]), (net.layers[4], model[4])):
+        dense.set_weights([linear.weight.detach().T.numpy(), linear.bias.detach().numpy()])
+    return net
+
+
+def differences(method: str) -> dict[str, float]:
+    """Between both, of the weights and of the statistics that a pass leaves."""
+    plain = PlainLoop(method, twin())
+    problem = Problem(plain.model)
+    torch.manual_seed(3)
+    for t in range(STEPS):
+        plain.step(micro_batches(problem, t, [8]))
+
+    net = in_keras(twin())
+    opt = new_optimizer(method, net)
+
+    def closure_of(t: int):
+        def closure() -> torch.Tensor:
+            opt.zero_grad()
+            out = net(problem.x[t], training=True)
+            loss = (out - problem.y[t]).square().sum(1).mean() / 2
+            loss.backward()
+            return loss
+
+        return closure
+
+    torch.manual_seed(3)
+    losses = [opt.step(closure_of(t)).item() for t in range(STEPS)]
+    norm = plain.model[1]
+    decay, biased = 0.99**STEPS, 7 / 8  # Keras counts the variance of a batch, torch estimates it
+    variance = decay + (norm.running_var - decay) * biased
+    moving_mean, moving_variance = net.layers[1].non_trainable_variables
+    pairs = {
+        "losses": (torch.tensor(losses).double(), torch.tensor(plain.losses).double()),
+        "first layer": (net.layers[0].kernel.value, plain.model[0].weight.T),
+        "last layer": (net.layers[4].kernel.value, plain.model[4].weight.T),
+        "scale": (net.layers[1].gamma.value, norm.weight),
+        "moving mean": (moving_mean.value, norm.running_mean),
+        "moving variance": (moving_variance.value, variance),
+        "share": (torch.tensor(opt.sam_fraction), torch.tensor(plain.opt.sam_fraction)),
+    }
+    return {name: float((a - b).detach().abs().max()) for name, (a, b) in pairs.items()}
+
+
+if __name__ == "__main__":
+    keras.config.set_floatx("float64")
+    torch.set_num_threads(1)
+    print(json.dumps({method: differences(method) for method in sys.argv[1:]}))
