@@ -132,7 +132,7 @@ def assert_close(ends, model):
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_two_processes_equal_one_on_the_whole_batch(stack, matrix):
-    with_helper, in_own_loop = zip(*on_processes(train_rank, stack), strict=True, seconds=0)
+    with_helper, in_own_loop = zip(*on_processes(train_rank, stack, seconds=0), strict=True)
 
     expected = plain_loop(max_norm=0.5)
     for of_ranks in zip(*with_helper, strict=True):  # of each order
