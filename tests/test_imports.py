@@ -25,6 +25,7 @@ ROOMS = [
     {"parts", "together"},
     {"_core"},
     {"optimizer"},
+    {"inspection"},
     {"registry"},
     {"from_params"},
     {"methods"},

@@ -3,8 +3,9 @@
 from aesam import parts, sharpness
 from aesam._core.step import StepRecord
 from aesam.from_params import FromParams
+from aesam.inspection import metrics, unwrap
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
-from aesam.optimizer import NonFiniteGradient, SharpnessAware, metrics, unwrap
+from aesam.optimizer import NonFiniteGradient, SharpnessAware
 from aesam.parts import (
     Ascent,
     Between,

@@ -1,8 +1,6 @@
 """The optimizer that users see: decide → ascend → second gradient → restore → base step."""
 
-import copy
 import math
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from aesam._core import (
-    bases,
     callers,
-    checkpoint,
     closures,
     construction,
     dcp,
@@ -25,11 +21,11 @@ from aesam._core import (
     step,
     tensors,
 )
-from aesam._core.backwards import Backwards
+from aesam._core.around_base import AroundBase
 from aesam._core.bystanders import Bystanders
 from aesam._core.guards import RandomState, replayed
 from aesam._core.recording import Recording
-from aesam._core.step import Committed, Complete, Ledger, Pending, StepRecord, start
+from aesam._core.step import Committed, Complete, Ledger, Pending, start
 from aesam._core.unnoticed import takes_no_step, unnoticed_by_caller
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
@@ -50,7 +46,7 @@ class NonFiniteGradient(FloatingPointError, RuntimeError):
     """
 
 
-class SharpnessAware(torch.optim.Optimizer):
+class SharpnessAware(AroundBase):
     """Any base optimizer, made sharpness-aware by five independent parts.
 
     With ``g`` the gradient at ``w``, one step is: the ``policy`` decides on ``‖g‖²`` whether to
@@ -93,8 +89,6 @@ class SharpnessAware(torch.optim.Optimizer):
     >>> w.data  # w − 0.1 (w + 0.5 w/‖w‖)
     tensor([2.6700, 3.5600])
     """
-
-    base: torch.optim.Optimizer
 
     #: Its name in :func:`aesam.list_methods`; empty for a class that is not registered.
     registered_as: ClassVar[str] = ""
@@ -145,160 +139,6 @@ class SharpnessAware(torch.optim.Optimizer):
         super().__setstate__({})
         self._watch()
         self._ledger.watch.start(self.model)
-
-    def _watch(self) -> None:
-        """Count the backward passes, and record the model's forwards where they are replayed."""
-        self._backwards = Backwards()
-        self._backwards.follow(self._parameters())
-        self._hear_own_gradients()
-        self._recording: Recording | None = None
-        sharded = self.model is not None and not tensors.are_plain(self._parameters())
-        if self.model is not None and (sharded or self.replay) and not self.policy.never_fires:
-            self._recording = Recording(self.model, self._backwards, keep=self.replay)
-
-    # What it shows -----------------------------------------------------------------------
-
-    @property
-    def parts(self) -> construction.Parts:
-        """The answers to the five questions of a step."""
-        return self._ledger.parts
-
-    @property
-    def policy(self) -> Policy:
-        """When the second gradient is taken."""
-        return self.parts.policy
-
-    @property
-    def needs_total_steps(self) -> bool:
-        """Whether the length of the training was left out and must be told before a decision."""
-        return self._ledger.total_left_out and self.last_step is None
-
-    @property
-    def sam_fraction(self) -> float:
-        """The share of steps so far that took the second gradient, 0…1."""
-        done = self._ledger.committed
-        return done.sam_steps / done.step if done.step else 0.0
-
-    @property
-    def last_step(self) -> StepRecord | None:
-        """What the last finished step saw and did; None before the first."""
-        return self._ledger.last_step
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps that were begun and left no trace: overflow, NaN, an exception in pass 2."""
-        return self._ledger.skipped
-
-    def __repr__(self) -> str:
-        shown: dict[str, Any] = {
-            **self.parts.by_name,
-            "normalize": self.normalize,
-            "nonfinite": self.nonfinite,
-        }
-        if self.replay:
-            shown["replay"] = self._recording or True
-        if self.max_norm is not None:
-            shown["max_norm"] = self.max_norm
-        if self.local_ascent:
-            shown["local_ascent"] = True
-        lines = [f"{name}: {value!r}" for name, value in shown.items()]
-        body = "\n".join(f"    {line}" for line in lines + repr(self.base).splitlines())
-        return f"{type(self).__name__} (\n{body}\n)"
-
-    # Shared with the base optimizer ------------------------------------------------------
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        groups = self.base.param_groups
-        return dcp.named_groups(groups) if callers.asks_for_names() else groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.base.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        if callers.asks_for_names():
-            return dcp.NamedState(self.base.state, list(self.parts.keep_tensors))
-        return self.base.state
-
-    @state.setter
-    def state(self, state: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.base.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self.base.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.base.defaults = defaults
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to the base optimizer; without a ``rho`` of its own it has the default."""
-        if "rho" in param_group:
-            checks.at_least_zero("rho of a parameter group", param_group["rho"])
-        self.base.add_param_group(param_group)
-        self._hear_own_gradients()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of all parameters, as the base optimizer does."""
-        self.base.zero_grad(set_to_none)
-        ledger = self._ledger
-        self._hear_own_gradients()
-        ledger.local.clear()
-        self._backwards.clear()
-        if ledger.block is None:
-            if self._recording is not None:
-                self._recording.drop_finished()
-            if ledger.pending is None:
-                ledger.random = None  # an accumulation that was under way begins anew
-            elif ledger.pending.ahead is None:
-                ledger.discard()  # the direction is gone with the gradients
-
-    def train(self) -> None:
-        """Let a base with two sets of weights (schedule-free ones) go on training.
-
-        Nothing happens with other bases. Accelerate and Transformers call it by themselves.
-        """
-        self._ledger.switch("train", bases.mode_switch(self.base, "train"))
-
-    def eval(self) -> None:
-        """Let a base with two sets of weights show those to evaluate and to save.
-
-        Nothing happens with other bases; refused inside a pass.
-        """
-        self._ledger.switch("eval", bases.mode_switch(self.base, "eval"))
-
-    def set_total_steps(self, total_steps: int) -> None:
-        """Say how many optimizer steps the whole training has, where that was left out.
-
-        Allowed until the first step is decided, and again after ``load_state_dict``. Methods that
-        do not ask for it, which :attr:`needs_total_steps` tells, do not mind.
-
-        Args:
-            total_steps: a whole number from 1.
-        """
-        ledger, policy = self._ledger, self.policy
-        ledger.ready_for("set_total_steps()")
-        checks.whole("total_steps", total_steps, least=1)
-        told = ledger.parts.with_total_steps(total_steps)
-        before = getattr(policy, "total_steps", None)
-        if told.policy == policy:
-            ledger.total_left_out = False
-            return
-        if ledger.last_step is not None or ledger.pending is not None:
-            raise RuntimeError(
-                f"set_total_steps({total_steps}) after the first step was decided with "
-                f"total_steps={before}: say it before training, or load a checkpoint first"
-            )
-        if before is not None and ledger.committed.step:
-            warnings.warn(
-                f"the checkpoint was saved with total_steps={before}; this optimizer goes on with "
-                f"total_steps={total_steps}",
-                stacklevel=messages.frames_to_user(),
-            )
-        ledger.parts, ledger.total_left_out = told, False
 
     # The passes --------------------------------------------------------------------------
 
@@ -663,150 +503,6 @@ class SharpnessAware(torch.optim.Optimizer):
         for name, part in self.parts.after_base_step.items():
             part.after_base_step(self.base, pending.carried if name == "combine" else None)
 
-    @property
-    def _ascends_locally(self) -> bool:
-        return self.local_ascent and not self.policy.never_fires
-
-    def _hear_own_gradients(self) -> None:
-        if self._ascends_locally:
-            self._ledger.local.listen_to(self.param_groups)
-
-    def _default_radius(self) -> float:
-        return self.defaults.get("rho", 0.05)
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self.base.param_groups for p in group["params"]]
-
-    def _has_gradients(self) -> bool:
-        return any(p.grad is not None for group in self.base.param_groups for p in group["params"])
-
-    def _clear_gradients(self) -> None:
-        for group in self.base.param_groups:
-            for p in group["params"]:
-                p.grad = None
-
-    def _devices(self) -> set[torch.device]:
-        return {p.device for group in self.base.param_groups for p in group["params"]}
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._ledger.warned:
-            self._ledger.warned.add(text)
-            warnings.warn(text, stacklevel=messages.frames_to_user())
-
-    # Checkpointing and copying ------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """The base optimizer's state dict with ours in its ``state`` and ``param_groups``."""
-        self._ledger.ready_for("state_dict()")
-        for hook in self._optimizer_state_dict_pre_hooks.values():
-            hook(self)
-        ours = (self.parts, self.normalize, self._ledger, self.base.param_groups)
-        saved = checkpoint.pack(bases.state_dict_of(self.base), *ours)
-        for hook in self._optimizer_state_dict_post_hooks.values():
-            saved = hook(self, saved) or saved
-        return saved
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state dict of the same method; refused ones change nothing."""
-        ledger = self._ledger
-        ledger.ready_for("load_state_dict()")
-        state_dict = copy.copy(state_dict)
-        for hook in self._optimizer_load_state_dict_pre_hooks.values():
-            state_dict = hook(self, state_dict) or state_dict
-        given = self.parts.with_total_steps(None) if ledger.total_left_out else self.parts
-        loaded = checkpoint.unpack(state_dict, given, self.normalize, self.base)
-        ledger.parts = loaded.parts
-        ledger.continue_from(loaded.committed, loaded.skipped)
-        ledger.watch.start(self.model)
-        for difference in loaded.differences:
-            warnings.warn(difference, stacklevel=2)
-        for hook in self._optimizer_load_state_dict_post_hooks.values():
-            hook(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        bases.check_copyable(self.base)
-        plain = ("normalize", "nonfinite", "replay", "max_norm", "local_ascent")
-        kept = ("base", "model", *plain, "_ledger")
-        return {name: self.__dict__[name] for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"replay": False, "max_norm": None, "local_ascent": False, **state})
-        construction.keep_radius_on_load(self.base)
-        self._watch()
-
-    def _patch_step_function(self) -> None:
-        # torch would run step hooks before the first pass, with nothing to clip yet; ours run
-        # around the base optimizer's update.
-        self._zero_grad_profile_name = f"Optimizer.zero_grad#{type(self).__name__}.zero_grad"
-
 
 def _or(given: Any, default: Any) -> Any:
     return default if given is None else given
-
-
-def unwrap(optimizer: object) -> SharpnessAware:
-    """The :class:`SharpnessAware` inside Accelerate's, Lightning's or Fabric's wrapper.
-
-    Lightning's and Fabric's wrappers claim to be instances of it themselves; this is the real one.
-
-    Args:
-        optimizer: one of ours, or a wrapper that has one in its ``optimizer``, however deep.
-
-    >>> from aesam import SAM
-    >>> opt = SAM(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
-    >>> unwrap(opt) is opt
-    True
-    """
-    found = optimizer
-    while (inner := getattr(found, "optimizer", None)) is not None:
-        found = inner
-    if not isinstance(found, SharpnessAware):
-        raise TypeError(
-            f"there is no sharpness-aware optimizer inside this {type(optimizer).__name__}, only "
-            f"a {type(found).__name__}"
-        )
-    return found
-
-
-def metrics(
-    optimizer: object, loss: float | Tensor | None = None, *, prefix: str = ""
-) -> dict[str, float]:
-    """What a logger is told of the last step: a flat dict of numbers, under names of their own.
-
-    ``percent_sam`` (the share of steps so far with a second gradient, 0…100) and
-    ``skipped_steps``; after the first step ``squared_norm`` (``‖g‖²`` at ``w``) and, where the
-    policy has them, ``mean`` (μ) and ``threshold``. What is not known is left out.
-
-    Args:
-        optimizer: one of ours, or a trainer's wrapper around it (see :func:`unwrap`).
-        loss: told as ``loss``, a number or a tensor with one; None (default) leaves it out.
-        prefix: put before every name, such as ``"train/"``; empty by default.
-
-    >>> from aesam import SAM
-    >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-    >>> opt = SAM(torch.optim.SGD([w], lr=0.1))
-    >>> def closure():
-    ...     opt.zero_grad()
-    ...     loss = w.square().sum() / 2
-    ...     loss.backward()
-    ...     return loss
-    >>> metrics(opt, opt.step(closure))
-    {'loss': 12.5, 'percent_sam': 100.0, 'squared_norm': 25.0, 'skipped_steps': 0.0}
-    """
-    found = unwrap(optimizer)
-    seen = found.last_step
-    told = {
-        "loss": None if loss is None else _one_number(loss),
-        "percent_sam": 100.0 * found.sam_fraction,
-        "squared_norm": None if seen is None else seen.squared_norm,
-        "mean": None if seen is None else seen.mean,
-        "threshold": None if seen is None else seen.threshold,
-        "skipped_steps": float(found.skipped_steps),
-    }
-    return {prefix + name: value for name, value in told.items() if value is not None}
-
-
-def _one_number(loss: float | Tensor) -> float:
-    if isinstance(loss, Tensor) and loss.numel() != 1:
-        raise ValueError(f"loss must be one number, got a tensor of shape {tuple(loss.shape)}")
-    return checks.real("loss", loss.item() if isinstance(loss, Tensor) else loss, "one number")

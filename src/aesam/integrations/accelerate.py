@@ -15,8 +15,9 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
+from aesam.inspection import unwrap
 from aesam.integrations.passes import Engine, LossFunction, refuse, take_step
-from aesam.optimizer import SharpnessAware, unwrap
+from aesam.optimizer import SharpnessAware
 
 _UNMEASURABLE = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA)
 

@@ -12,8 +12,9 @@ import torch
 from lightning.fabric import Fabric, is_wrapped
 from torch import Tensor, nn
 
+from aesam.inspection import unwrap
 from aesam.integrations.passes import Engine, LossFunction, refuse, take_step
-from aesam.optimizer import SharpnessAware, unwrap
+from aesam.optimizer import SharpnessAware
 
 #: By name: some of these cannot be imported where what they are made for is not installed.
 _UNMEASURABLE = ("DeepSpeedStrategy", "FSDPStrategy", "XLAStrategy", "XLAFSDPStrategy")

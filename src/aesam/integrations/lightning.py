@@ -24,7 +24,8 @@ from torch import Tensor
 from aesam._core import trees
 from aesam._core.guards import RandomState
 from aesam._core.unnoticed import PACKAGES, unnoticed
-from aesam.optimizer import SharpnessAware, unwrap
+from aesam.inspection import unwrap
+from aesam.optimizer import SharpnessAware
 from aesam.parts import checks
 
 

@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from aesam.inspection import unwrap
 from aesam.integrations._once import counted_once
 from aesam.integrations._passes import MicroBatch, Passes
-from aesam.optimizer import SharpnessAware, unwrap
+from aesam.optimizer import SharpnessAware
 from aesam.registry import create
 
 _Trainer: Any = object
