@@ -14,6 +14,7 @@ def unwrap(optimizer: object) -> SharpnessAware:
     Args:
         optimizer: one of ours, or a wrapper that has one in its ``optimizer``, however deep.
 
+    >>> import torch
     >>> from aesam import SAM
     >>> opt = SAM(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
     >>> unwrap(opt) is opt
@@ -44,6 +45,7 @@ def metrics(
         loss: told as ``loss``, a number or a tensor with one; None (default) leaves it out.
         prefix: put before every name, such as ``"train/"``; empty by default.
 
+    >>> import torch
     >>> from aesam import SAM
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> opt = SAM(torch.optim.SGD([w], lr=0.1))
