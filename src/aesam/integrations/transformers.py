@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from aesam.inspection import unwrap
+from aesam.inspection import metrics, unwrap
+from aesam.integrations._micro_batches import MicroBatch, Passes
 from aesam.integrations._once import counted_once
-from aesam.integrations._passes import MicroBatch, Passes
 from aesam.optimizer import SharpnessAware
 from aesam.registry import create
 
@@ -54,7 +54,7 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
     of the first. The decision is on the unclipped, unscaled gradient; ``max_grad_norm`` then clips
     the final direction. Losses, tokens and metrics are counted once; for what you count in
     ``compute_loss`` in an object of your own there is :attr:`in_second_pass`. Logs have
-    ``percent_sam``, ``squared_norm`` (``‖g‖²``), ``mean`` (μ) and ``threshold`` beside the loss.
+    what :func:`aesam.metrics` tells beside the loss: ``percent_sam``, ``squared_norm``, …
 
     Args:
         args: those of the Trainer. Its ``optimizers`` may hold a sharpness-aware optimizer.
@@ -227,14 +227,7 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
             return
         found = _ours_in(self.optimizer)
         if found is not None and found.last_step is not None and {"loss", "train_loss"} & {*logs}:
-            seen = found.last_step
-            shown = {
-                "squared_norm": seen.squared_norm,
-                "mean": seen.mean,
-                "threshold": seen.threshold,
-            }
-            logs["percent_sam"] = 100.0 * found.sam_fraction
-            logs.update({name: value for name, value in shown.items() if value is not None})
+            logs.update(metrics(found))
         super().log(logs, *args, **kwargs)
 
 
