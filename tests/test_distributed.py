@@ -2,6 +2,7 @@
 
 import copy
 import os
+import warnings
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.multiprocessing as mp
 from support.problems import METHODS, AboveAverageLoss, Problem, mlp, weights
 from support.processes import free_port
 from torch import distributed as dist
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import aesam
@@ -130,3 +131,21 @@ def test_two_processes_equal_one_on_the_whole_batch(kind, method, matrix):
     matrix.right(*ROWS[kind], within=1e-10)
     if kind == "ddp":
         matrix.refused("DDP", "deciding inside no_sync()", messages.UNSYNCHRONISED)
+
+
+@pytest.mark.parametrize("original", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_fsdp1_is_refused_where_the_optimizer_is_made(original, given, matrix):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # FSDP1 is deprecated, and has one process here
+            model = FullyShardedDataParallel(
+                mlp(), use_orig_params=original, device_id=torch.device("cpu")
+            )
+        base = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pytest.raises(TypeError, match="fully_shard") as error:
+            aesam.SAM(base, model if given else None)
+        matrix.refused("FSDP1", "FullyShardedDataParallel", error.value)
+    finally:
+        dist.destroy_process_group()

@@ -117,6 +117,7 @@ class SharpnessAware(AroundBase):
         construction.refuse_unknown(type(self), _others)
         self.base = construction.check_base(base, SharpnessAware)
         self.model = construction.check_model(model, base)
+        construction.refuse_flat_shards(self.model, base)
         parts = construction.Parts(
             policy=construction.check_part("policy", policy, Policy),
             ascent=construction.check_part("ascent", _or(ascent, AlongGradient()), Ascent),

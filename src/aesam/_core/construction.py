@@ -208,6 +208,21 @@ def check_model(model: object, base: torch.optim.Optimizer) -> nn.Module | None:
     return model
 
 
+def refuse_flat_shards(model: nn.Module | None, base: torch.optim.Optimizer) -> None:
+    """FSDP1 keeps shards as plain tensors: each process would decide on its own norm."""
+    params = [p for group in base.param_groups for p in group["params"]]
+    flat = any(
+        getattr(p, "_fsdp_flattened", False) or type(p).__name__ == "FlatParameter" for p in params
+    )
+    modules = [] if model is None else model.modules()
+    if flat or any(type(m).__name__ == "FullyShardedDataParallel" for m in modules):
+        raise TypeError(
+            "FullyShardedDataParallel (FSDP1) hides which tensors are shards, so processes would "
+            "decide on norms of their own and wait for each other for ever: use FSDP2, "
+            "torch.distributed.fsdp.fully_shard(model)"
+        )
+
+
 def _shares_parameters(model: nn.Module, base: torch.optim.Optimizer) -> bool:
     held = {id(p) for p in model.parameters()}
     trained = [p for group in base.param_groups for p in group["params"]]
