@@ -5,6 +5,7 @@ always; of frozen parameters a model may have billions, so only those are copied
 have been seen to write.
 """
 
+import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -169,35 +170,48 @@ class Metrics:
             for name in ("Metric", "MetricCollection")
             if isinstance(kind := getattr(library, name, None), type)
         )
-        self._kept = [_Attributes(m) for m in modules if isinstance(m, kinds)] if kinds else []
+        self._kept = [Attributes(m) for m in modules if isinstance(m, kinds)] if kinds else []
 
     def restore(self) -> None:
         for attributes in self._kept:
             attributes.restore()
 
 
-class _Attributes:
-    """All attributes of an object, and what the tensors and collections among them hold."""
+class Attributes:
+    """The attributes of an object, and what the tensors and collections among them hold.
 
-    def __init__(self, owner: nn.Module) -> None:
-        self._owner = owner
-        self._values: dict[str, Any] = dict(vars(owner))
-        found = list(self._values.values())
+    ``leave`` names those that are none of ours; tensors with more numbers than ``largest`` are
+    looked at and not copied.
+    """
+
+    def __init__(
+        self, owner: object, leave: frozenset[str] = frozenset(), largest: float = math.inf
+    ) -> None:
+        self._own, self._leave = vars(owner), leave
+        self._values: dict[str, Any] = {k: v for k, v in self._own.items() if k not in leave}
+        found = list({id(v): v for v in self._values.values()}.values())
         # What carries a graph is nobody's running total; it is bound again, not copied.
         held = [v for v in found if isinstance(v, Tensor) and v.grad_fn is None]
-        self._tensors = [t for t in held if is_written_in_place(t)]
+        written = [t for t in held if is_written_in_place(t) and not t.is_inference()]
+        self._tensors = [t for t in written if t.numel() <= largest]
         self._copies = [t.detach().clone() for t in self._tensors]
-        lists: list[Any] = [v for v in found if isinstance(v, list | deque)]
-        dicts: list[Any] = [v for v in found if isinstance(v, dict)]
-        self._entries = [(v, v.extend, list(v)) for v in lists]
-        self._entries += [(v, v.update, dict(v)) for v in dicts]
+        self._seen = [(t, t._version) for t in written if t.numel() > largest]  # pyright: ignore[reportPrivateUsage]
+        self._entries: list[tuple[Any, Any]] = [
+            (v, v.copy()) for v in found if isinstance(v, list | deque | dict | set)
+        ]
 
     def restore(self) -> None:
-        now = vars(self._owner)
-        now.clear()
-        now.update(self._values)
+        for name in [k for k in self._own if k not in self._leave and k not in self._values]:
+            del self._own[name]
+        self._own.update(self._values)
         with torch.no_grad():
             tensors.assign(self._tensors, self._copies)
-        for collection, put_back, entries in self._entries:
+        for collection, entries in self._entries:
             collection.clear()
+            put_back = collection.extend if hasattr(entries, "extend") else collection.update
             put_back(entries)
+
+    def lost(self) -> list[str]:
+        """The names of tensors that were too large to be copied and were written all the same."""
+        changed = {id(t) for t, version in self._seen if t._version != version}  # pyright: ignore[reportPrivateUsage]
+        return [name for name, value in self._values.items() if id(value) in changed]

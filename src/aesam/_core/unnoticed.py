@@ -5,16 +5,14 @@
 # Lightning may be absent: what is read of its trainers and modules is not typed here.
 
 import sys
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from aesam._core import tensors
+from aesam._core.bystanders import Attributes, Metrics
 from aesam._core.guards import Buffers
 
 #: The names under which Lightning is installed; with both, they share nothing.
@@ -69,9 +67,8 @@ def unnoticed(module: Any) -> Generator[None]:
     metrics, buffers and the module's own attributes are put back.
     """
     trainer, package = module.trainer, package_of(module)
-    metrics = [Attributes(metric) for metric in _metrics_of(module)]
-    attributes = Attributes(module, leave=_names_in_any(package), copied_below=_LARGE)
-    buffers = Buffers(module)
+    attributes = Attributes(module, leave=_names_in_any(package), largest=_LARGE)
+    kept = (Buffers(module.modules()), attributes, Metrics(_modules_of(module)))
     loop, connector = trainer.fit_loop.epoch_loop, trainer._logger_connector
     hook, results, last = module._current_fx_name, loop._results, connector._current_fx
     loggers = trainer.loggers
@@ -85,10 +82,9 @@ def unnoticed(module: Any) -> Generator[None]:
         module._current_fx_name, loop._results, connector._current_fx = hook, results, last
         trainer.loggers = loggers
         unmute()
-        buffers.restore()
-        for kept in (attributes, *metrics):
-            kept.restore()
-    if changed := attributes.written():
+        for guarded in kept:
+            guarded.restore()
+    if changed := attributes.lost():
         raise RuntimeError(
             f"training_step writes in place to self.{changed[0]}, a large tensor that is no "
             "buffer, so that the second pass would change it again: register it with "
@@ -131,50 +127,11 @@ def _names_in_any(package: Any) -> frozenset[str]:
     return frozenset(vars(package.LightningModule()))
 
 
-def _metrics_of(module: nn.Module) -> list[Any]:
-    """Torchmetrics of a module: its submodules, and those in its plain lists and dicts."""
-    torchmetrics = sys.modules.get("torchmetrics")
-    if torchmetrics is None:
-        return []
+def _modules_of(module: nn.Module) -> list[nn.Module]:
+    """A module's submodules, and those in its plain lists and dicts, which torch does not see."""
     found = list(module.modules())
     for value in vars(module).values():
         inside = value.values() if isinstance(value, dict) else value
         if isinstance(value, list | tuple | dict):
             found += [m for one in inside if isinstance(one, nn.Module) for m in one.modules()]
-    return [m for m in dict.fromkeys(found) if isinstance(m, torchmetrics.Metric)]
-
-
-class Attributes:
-    """What the attributes of an object are, and what the lists and tensors among them hold."""
-
-    def __init__(
-        self, owner: object, leave: frozenset[str] = frozenset(), copied_below: float = float("inf")
-    ) -> None:
-        self._own = vars(owner)
-        self._leave = leave
-        self._named = {k: v for k, v in self._own.items() if k not in leave}
-        values = {id(v): v for v in self._named.values()}.values()
-        self._contents = [(v, v.copy()) for v in values if isinstance(v, list | dict | set | deque)]
-        # An expanded tensor has fewer numbers than elements: nothing writes to it in place.
-        found = {
-            name: t
-            for name, t in self._named.items()
-            if isinstance(t, Tensor) and not t.is_inference() and 0 not in t.stride()
-        }
-        self._tensors = [t for t in found.values() if t.numel() <= copied_below]
-        self._copies = [t.detach().clone() for t in self._tensors]
-        self._versions = {k: t._version for k, t in found.items() if t.numel() > copied_below}
-
-    def restore(self) -> None:
-        for name in [k for k in self._own if k not in self._leave and k not in self._named]:
-            del self._own[name]
-        self._own.update(self._named)
-        for held, content in self._contents:
-            held.clear()
-            held.extend(content) if isinstance(held, list | deque) else held.update(content)
-        with torch.no_grad():
-            tensors.assign(self._tensors, self._copies)
-
-    def written(self) -> list[str]:
-        """The tensors too large to be copied that were written to all the same."""
-        return [k for k, version in self._versions.items() if self._named[k]._version != version]
+    return list(dict.fromkeys(found))

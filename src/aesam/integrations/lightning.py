@@ -24,7 +24,7 @@ from torch import Tensor
 from aesam._core import trees
 from aesam._core.guards import RandomState
 from aesam._core.unnoticed import PACKAGES, unnoticed
-from aesam.inspection import unwrap
+from aesam.inspection import metrics, unwrap
 from aesam.optimizer import SharpnessAware
 from aesam.parts import checks
 
@@ -51,8 +51,8 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
     In manual optimization it logs, and leaves the passes to ``training_step``.
 
     Args:
-        log: log ``aesam/percent_sam``, ``aesam/squared_norm`` and, where the policy has them,
-            ``aesam/mean`` and ``aesam/threshold`` of every step; True by default.
+        log: log what :func:`aesam.metrics` tells of every step (``aesam/percent_sam``,
+            ``aesam/squared_norm``, ``aesam/threshold``, …); True by default.
 
     >>> import lightning
     >>> trainer = lightning.Trainer(
@@ -116,8 +116,8 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
             if _index(opt) == self._logged.get(id(opt)):
                 continue
             self._logged[id(opt)] = _index(opt)
-            prefix = "aesam" if len(found) == 1 else f"aesam/{place}"
-            shown = {f"{prefix}/{name}": value for name, value in _seen_by(opt).items()}
+            prefix = "aesam/" if len(found) == 1 else f"aesam/{place}/"
+            shown = metrics(opt, prefix=prefix)
             pl_module.log_dict(shown, on_step=True, on_epoch=False, batch_size=1)
 
     # Bases with two sets of weights ------------------------------------------------------
@@ -158,19 +158,6 @@ def _optimizers(trainer: Any) -> list[SharpnessAware]:
 
 def _index(opt: SharpnessAware) -> int:
     return -1 if opt.last_step is None else opt.last_step.index
-
-
-def _seen_by(opt: SharpnessAware) -> dict[str, float]:
-    seen = opt.last_step
-    if seen is None:
-        return {}
-    shown = {
-        "percent_sam": 100.0 * opt.sam_fraction,
-        "squared_norm": seen.squared_norm,
-        "mean": seen.mean,
-        "threshold": seen.threshold,
-    }
-    return {name: value for name, value in shown.items() if value is not None}
 
 
 def _refuse_what_cannot_be_run_again(trainer: Any, pl_module: Any, opt: SharpnessAware) -> None:
