@@ -29,4 +29,4 @@ def test_a_keras_model_is_its_twin_in_torch_with_dropout_and_batchnorm(tmp_path,
     assert list(found) == METHODS
     for method in METHODS:
         assert max(found[method].values()) < 1e-4, found  # Keras multiplies in float32
-    matrix.right("Keras 3 on torch", "a closure, dropout and BatchNorm", within=1e-4)
+    matrix.right("Keras 3 (torch)", "a closure, dropout and BatchNorm", within=1e-4)
