@@ -137,7 +137,7 @@ class SharpnessAware(AroundBase):
         # All that changes in training is in here: wrappers of trainers share it by reference.
         self._ledger = Ledger(parts, start(parts.policy.start(), parts.by_name))
         # torch's own constructor would copy the groups; this is what is wanted of it.
-        super().__setstate__({})
+        torch.optim.Optimizer.__setstate__(self, {})
         self._watch()
         self._ledger.watch.start(self.model)
 
