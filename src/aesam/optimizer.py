@@ -23,7 +23,7 @@ from aesam._core import (
 )
 from aesam._core.around_base import AroundBase
 from aesam._core.bystanders import Bystanders
-from aesam._core.guards import RandomState, replayed
+from aesam._core.guards import RandomState, replayed, seeds_in
 from aesam._core.recording import Recording
 from aesam._core.step import Committed, Complete, Ledger, Pending, start
 from aesam._core.unnoticed import takes_no_step, unnoticed_by_caller
@@ -159,7 +159,7 @@ class SharpnessAware(AroundBase):
         """The random state is noted, and weights are moved that a part wants moved."""
         ledger = self._ledger
         if self.parts.replays and (ledger.random is None or not self._has_gradients()):
-            ledger.random = RandomState(self._devices())
+            ledger.random = RandomState(self._devices(), seeds_in(self.model))
             ledger.watch.begin(self.model)
         self._hear_own_gradients()
         moved = None

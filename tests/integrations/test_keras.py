@@ -13,11 +13,12 @@ TESTS = Path(__file__).parents[1]
 METHODS = ["sam", "ae-sam", "ae-looksam"]
 
 
-def test_a_keras_model_is_its_twin_in_torch_with_dropout_and_batchnorm(tmp_path, matrix):
+def in_keras(folder):
+    """What support/in_keras.py found, in a process of its own."""
     there = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "KERAS_BACKEND": "torch",
-        "KERAS_HOME": str(tmp_path),
+        "KERAS_HOME": str(folder),
         "PYTHONPATH": os.pathsep.join(there),
     }
     done = subprocess.run(
@@ -25,8 +26,22 @@ def test_a_keras_model_is_its_twin_in_torch_with_dropout_and_batchnorm(tmp_path,
         capture_output=True, check=False, text=True, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert list(found) == METHODS
-    for method in METHODS:
-        assert max(found[method].values()) < 1e-4, found  # Keras multiplies in float32
-    matrix.right("Keras 3 on torch", "a closure, dropout and BatchNorm", within=1e-4)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_keras_model_is_its_twin_in_torch_and_seeded_masks_are_the_same_in_both_passes(
+    tmp_path, matrix
+):
+    found = in_keras(tmp_path)
+    assert list(found["differences"]) == METHODS
+    for differences in found["differences"].values():
+        assert max(differences.values()) < 1e-4, differences  # Keras multiplies in float32
+    matrix.right("Keras 3 (torch)", "a closure, dropout and BatchNorm", within=1e-4)
+
+    for form, masks in found["seeded"].items():
+        assert len(set(map(tuple, masks["alone"]))) == 4
+        # A bare step looks at the first fired step, and seldom later, if its recording is whole.
+        passes = [3 if form == "replay" else 2, 2, 2, 2]
+        expected = [[m] * n for m, n in zip(masks["alone"], passes, strict=True)]
+        assert masks["with SAM"] == [mask for of_step in expected for mask in of_step]
+        matrix.right("Keras 3 (torch)", f"Dropout(seed=…): the same masks twice, {form}", 0.0)

@@ -74,7 +74,33 @@ def differences(method: str) -> dict[str, float]:
     return {name: float((a - b).detach().abs().max()) for name, (a, b) in pairs.items()}
 
 
+def masks_of_a_seeded_dropout(replay: bool) -> dict[str, list[list[int]]]:
+    """What a dropout with a seed of its own draws: alone, and in both passes of each SAM step."""
+    drawn = {"alone": [], "with SAM": []}
+    for name, masks in drawn.items():
+        layers = keras.layers
+        dropout = layers.Dropout(0.5, seed=7)
+        net = keras.Sequential([layers.Input((3,)), layers.Dense(8), dropout, layers.Dense(1)])
+        dropout.register_forward_hook(lambda _l, _i, out, m=masks: m.append(out.ne(0).flatten()))
+        opt = new_optimizer("sam", net, rho=0.0, replay=replay)
+        for _ in range(4):
+
+            def closure(net=net, opt=opt) -> torch.Tensor:
+                opt.zero_grad()
+                loss = net(torch.ones(4, 3), training=True).square().mean()
+                loss.backward()
+                return loss
+
+            if name == "alone" or replay:
+                closure()
+            if name != "alone":
+                opt.step(None if replay else closure)
+    return {name: [mask.int().tolist() for mask in masks] for name, masks in drawn.items()}
+
+
 if __name__ == "__main__":
-    keras.config.set_floatx("float64")
     torch.set_num_threads(1)
-    print(json.dumps({method: differences(method) for method in sys.argv[1:]}))
+    seeded = {form: masks_of_a_seeded_dropout(form == "replay") for form in ("closure", "replay")}
+    keras.config.set_floatx("float64")
+    found = {method: differences(method) for method in sys.argv[1:]}
+    print(json.dumps({"differences": found, "seeded": seeded}))

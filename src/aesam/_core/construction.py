@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -214,7 +214,7 @@ def refuse_flat_shards(model: nn.Module | None, base: torch.optim.Optimizer) -> 
     flat = any(
         getattr(p, "_fsdp_flattened", False) or type(p).__name__ == "FlatParameter" for p in params
     )
-    modules = [] if model is None else model.modules()
+    modules: Iterable[nn.Module] = [] if model is None else model.modules()
     if flat or any(type(m).__name__ == "FullyShardedDataParallel" for m in modules):
         raise TypeError(
             "FullyShardedDataParallel (FSDP1) hides which tensors are shards, so processes would "

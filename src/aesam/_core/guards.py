@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,10 +99,12 @@ class RandomState:
     """The state of every generator that a forward pass may draw from.
 
     That is PyTorch's, on the CPU and on the model's devices, Python's and, where it is loaded,
-    NumPy's.
+    NumPy's; and ``seeds`` that a model keeps itself (see :func:`seeds_in`).
     """
 
-    def __init__(self, devices: Iterable[torch.device]) -> None:
+    def __init__(self, devices: Iterable[torch.device], seeds: Sequence[Tensor] = ()) -> None:
+        self.seeds = seeds
+        self._seeds = [(tensors.version(seed), seed.detach().clone()) for seed in seeds]
         self._python = random.getstate()
         self._numpy = _numpy_random().get_state() if _numpy_random() else None
         self._cpu = torch.get_rng_state()
@@ -116,6 +118,25 @@ class RandomState:
         torch.set_rng_state(self._cpu)
         for put_back, state in self._devices:
             put_back(state)
+        # One that nothing was drawn from is let be: it would seem written by the pass.
+        drawn = [
+            (seed, then)
+            for seed, (version, then) in zip(self.seeds, self._seeds, strict=True)
+            if tensors.version(seed) != version
+        ]
+        with torch.no_grad():
+            tensors.assign([seed for seed, _ in drawn], [then for _, then in drawn])
+
+
+def seeds_in(model: nn.Module | None) -> list[Tensor]:
+    """The random states of Keras's layers, two numbers each: a dropout that was given a seed."""
+    layer_kind = getattr(sys.modules.get("keras"), "Layer", None)
+    if model is None or not isinstance(layer_kind, type):
+        return []
+    layers: list[Any] = [m for m in model.modules() if isinstance(m, layer_kind)]
+    variables = [v for layer in layers for v in layer.variables]
+    found = [v.value for v in variables if v.name == "seed_generator_state"]
+    return list({id(seed): seed for seed in found}.values())
 
 
 def _numpy_random() -> Any:
@@ -145,7 +166,7 @@ def replayed(state: RandomState | None) -> Generator[Callable[[], None]]:
     if state is None:
         yield lambda: None
         return
-    afterwards = RandomState(state.devices)
+    afterwards = RandomState(state.devices, state.seeds)
     state.restore()
     try:
         yield state.restore

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from aesam._core import messages, tensors, trees
 from aesam._core.backwards import Backwards, current_task
-from aesam._core.guards import RandomState
+from aesam._core.guards import RandomState, seeds_in
 
 
 class Forward:
@@ -35,7 +35,7 @@ class Forward:
         self.generation = recording.generation
         self.args, self.kwargs = trees.mapped((args, kwargs), lambda t: t)
         self.versions = [tensors.version(t) for t in trees.tensors_in((args, kwargs))]
-        self.random = RandomState(recording.devices)
+        self.random = RandomState(recording.devices, seeds_in(through))
         self.autocast = [
             (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
             for kind in sorted({"cpu", *(d.type for d in recording.devices)})
@@ -213,7 +213,7 @@ class Recording:
 
         Gradients of parameters that others train are as before.
         """
-        afterwards = RandomState(self.devices)
+        afterwards = RandomState(self.devices, [s for f in self.forwards for s in f.random.seeds])
         self._replaying = True
         held = [(p, p.grad) for p in self._of_others]
         try:
