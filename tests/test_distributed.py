@@ -1,14 +1,12 @@
 """Two processes are one: DDP and FSDP2 on gloo, against a single process on the whole batch."""
 
 import copy
-import os
 import warnings
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from support.problems import METHODS, AboveAverageLoss, Problem, mlp, weights
-from support.processes import free_port
+from support.processes import on_processes
 from torch import distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -69,61 +67,51 @@ def wrapped_by(kind, model):
     return DistributedDataParallel(model, gradient_as_bucket_view=kind == "ddp, bucket views")
 
 
-def train_rank(rank, port, kind, method, results):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
-    try:
-        model = wrapped_by(kind, mlp())
-        problem = Shard(model, rank)
-        opt = new_optimizer(method, model.parameters(), model)
-        if kind.startswith("ddp"):
-            with model.no_sync(), pytest.raises(RuntimeError, match="inside no_sync"):
-                problem.step(opt, 0)
-        used = []
-        for t in range(STEPS):
-            if t == STEPS // 2:  # on the way, a checkpoint of this rank
-                opt.load_state_dict(copy.deepcopy(opt.state_dict()))
-            opt.zero_grad()
-            problem.own_passes(opt, t) if t % 2 else problem.step(opt, t)
-            used.append(opt.last_step.used_sam)
-            if kind == GATHERED:  # which any optimizer's step asks of its user
-                for layer in model.modules():
-                    getattr(layer, "reshard", bool)()
-        whole = [w.full_tensor() if hasattr(w, "full_tensor") else w for w in weights(model)]
-        results.put((rank, [w.numpy() for w in whole], used, opt.last_step.squared_norm))
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
+def train(rank, kind, method):
+    model = wrapped_by(kind, mlp())
+    problem = Shard(model, rank)
+    opt = new_optimizer(method, model.parameters(), model)
+    if kind.startswith("ddp"):
+        with model.no_sync(), pytest.raises(RuntimeError, match="inside no_sync"):
+            problem.step(opt, 0)
+    used = []
+    for t in range(STEPS):
+        if t == STEPS // 2:  # on the way, a checkpoint of this rank
+            opt.load_state_dict(copy.deepcopy(opt.state_dict()))
+        opt.zero_grad()
+        problem.own_passes(opt, t) if t % 2 else problem.step(opt, t)
+        used.append(opt.last_step.used_sam)
+        if kind == GATHERED:  # which any optimizer's step asks of its user
+            for layer in model.modules():
+                getattr(layer, "reshard", bool)()
+    whole = [w.full_tensor() if hasattr(w, "full_tensor") else w for w in weights(model)]
+    return [w.numpy() for w in whole], used, opt.last_step.squared_norm
 
 
-@pytest.mark.parametrize(
-    ("kind", "method"),
-    [
-        ("ddp", "ae-sam"),
-        ("ddp, bucket views", "ae-looksam"),
-        ("ddp", "ss-sam"),
-        ("fsdp2", "ae-looksam"),
-        ("ddp", LOSS),
-        ("fsdp2", LOSS),
-        (GATHERED, "looksam"),
-    ],
-)
-def test_two_processes_equal_one_on_the_whole_batch(kind, method, matrix):
+CASES = [
+    ("ddp", "ae-sam"),
+    ("ddp, bucket views", "ae-looksam"),
+    ("ddp", "ss-sam"),
+    ("fsdp2", "ae-looksam"),
+    ("ddp", LOSS),
+    ("fsdp2", LOSS),
+    (GATHERED, "looksam"),
+]
+
+
+def train_all(rank):
+    return {case: train(rank, *case) for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def two_processes():
+    return on_processes(train_all, world=RANKS)
+
+
+@pytest.mark.parametrize(("kind", "method"), CASES)
+def test_two_processes_equal_one_on_the_whole_batch(kind, method, two_processes, matrix):
     expected, used, squared_norm = one_process(method)
-    context = mp.get_context("spawn")
-    results = context.Queue()
-    args = (free_port(), kind, method, results)
-    workers = [context.Process(target=train_rank, args=(r, *args)) for r in range(RANKS)]
-    try:
-        for worker in workers:
-            worker.start()
-        found = [results.get(timeout=120) for _ in workers]
-    finally:
-        for worker in workers:
-            worker.join(30)
-            worker.kill()
-    for _, ends, decisions, norm in found:
+    for ends, decisions, norm in (found[kind, method] for found in two_processes):
         assert decisions == used
         assert norm == pytest.approx(squared_norm, rel=1e-9)
         for left, right in zip(ends, expected, strict=True):

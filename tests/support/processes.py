@@ -3,6 +3,7 @@
 import os
 import queue
 import socket
+import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,7 +21,9 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def _work(rank: int, world: int, seconds: float, port: int, task: Callable, args: Any, say: Any):
+def _work(
+    rank: int, world: int, port: int, meet: str, seconds: float, task: Callable, args: Any, say: Any
+) -> None:
     torch.set_num_threads(1)
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank),
@@ -29,7 +32,8 @@ def _work(rank: int, world: int, seconds: float, port: int, task: Callable, args
     )  # fmt: skip
     if seconds:
         limit = timedelta(seconds=seconds)
-        dist.init_process_group("gloo", rank=rank, world_size=world, timeout=limit)
+        # They meet at a file: a port that is free now may be another's before they listen on it.
+        dist.init_process_group("gloo", meet, rank=rank, world_size=world, timeout=limit)
     try:
         say.put((rank, task(rank, *args), None))
     except BaseException:
@@ -58,8 +62,8 @@ def on_processes(task: Callable, *args: Any, world: int = 2, hear: int = 2, seco
     that torchrun gives. Tensors are to be returned as arrays.
     """
     context = mp.get_context("spawn")
-    say = context.Queue()
-    given = (world, seconds, free_port(), task, args, say)
+    say, folder = context.Queue(), tempfile.TemporaryDirectory()
+    given = (world, free_port(), f"file://{folder.name}/meet", seconds, task, args, say)
     workers = [context.Process(target=_work, args=(rank, *given)) for rank in range(world)]
     try:
         for worker in workers:
@@ -72,3 +76,5 @@ def on_processes(task: Callable, *args: Any, world: int = 2, hear: int = 2, seco
         for worker in workers:
             worker.join(10)
             worker.kill()
+            worker.join()
+        folder.cleanup()
