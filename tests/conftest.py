@@ -4,6 +4,9 @@ from support.fixtures_compatibility import matrix
 
 __all__ = ["matrix"]
 
+#: Programs that tests start in processes of their own.
+collect_ignore = ["support/in_keras.py"]
+
 torch.set_num_threads(1)  # the problems are tiny: threads would only wait for each other
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable")
