@@ -54,7 +54,7 @@ class MicroBatch:
     tokens: list[list[Tensor]] = field(default_factory=list[list[Tensor]])
 
 
-class Passes:
+class KeptMicroBatches:
     """The step under way, and the pass that is being made.
 
     Args:

@@ -16,7 +16,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
 from aesam.inspection import unwrap
-from aesam.integrations.passes import Engine, LossFunction, refuse, take_step
+from aesam.integrations.whole_step import Calls, LossFunction, refuse, take_step
 from aesam.optimizer import SharpnessAware
 
 _UNMEASURABLE = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA)
@@ -71,7 +71,7 @@ def step(
         )
     if accelerator.use_distributed:
         _refuse_unprepared(accelerator, opt)
-    engine = Engine(
+    calls = Calls(
         backward=partial(_backward, accelerator),
         without_sync=partial(_without_sync, accelerator, opt.model if model is None else model),
         update=_prepared(accelerator, optimizer, opt).step,
@@ -79,7 +79,7 @@ def step(
         processes=accelerator.num_processes,
         add_up=partial(_add_up, accelerator),
     )
-    return take_step(opt, micro_batches, loss_fn, engine, max_norm, weights)
+    return take_step(opt, micro_batches, loss_fn, calls, max_norm, weights)
 
 
 def _refuse_what_cannot_be_measured(kind: DistributedType, fsdp2: bool) -> None:

@@ -13,7 +13,7 @@ from lightning.fabric import Fabric, is_wrapped
 from torch import Tensor, nn
 
 from aesam.inspection import unwrap
-from aesam.integrations.passes import Engine, LossFunction, refuse, take_step
+from aesam.integrations.whole_step import Calls, LossFunction, refuse, take_step
 from aesam.optimizer import SharpnessAware
 
 #: By name: some of these cannot be imported where what they are made for is not installed.
@@ -63,7 +63,7 @@ def step(
     opt = unwrap(optimizer)
     _refuse_what_cannot_be_measured(fabric.strategy)
     update = partial(fabric.strategy.optimizer_step, opt)  # pyright: ignore[reportArgumentType]
-    engine = Engine(
+    calls = Calls(
         backward=fabric.backward,
         without_sync=partial(_without_sync, fabric, model, opt),
         update=update if optimizer is opt else optimizer.step,
@@ -71,7 +71,7 @@ def step(
         processes=fabric.world_size,
         add_up=partial(_add_up, fabric),
     )
-    return take_step(opt, micro_batches, loss_fn, engine, max_norm, weights)
+    return take_step(opt, micro_batches, loss_fn, calls, max_norm, weights)
 
 
 def _refuse_what_cannot_be_measured(strategy: object) -> None:

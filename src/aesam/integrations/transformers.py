@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from aesam.inspection import metrics, unwrap
-from aesam.integrations._micro_batches import MicroBatch, Passes
+from aesam.integrations._micro_batches import KeptMicroBatches, MicroBatch
 from aesam.integrations._once import counted_once
 from aesam.optimizer import SharpnessAware
 from aesam.registry import create
@@ -86,7 +86,7 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
     def __init__(self, *args: Any, sharpness_aware: Method | None = None, **kwargs: Any) -> None:
         if sharpness_aware is not None:
             self.sharpness_aware = sharpness_aware
-        self._passes = Passes(type(self).__name__)
+        self._kept = KeptMicroBatches(type(self).__name__)
         self._wrapped: SharpnessAware | None = None  # the one that was made here
         self._told: SharpnessAware | None = None  # the one that was told the number of steps
         super().__init__(*args, **kwargs)
@@ -94,7 +94,7 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
     @property
     def in_second_pass(self) -> bool:
         """Whether ``compute_loss`` runs for the second gradient, where nothing is to be counted."""
-        return self._passes.second is not None
+        return self._kept.second is not None
 
     # The optimizer -----------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, *args: Any
     ) -> Tensor:
         """The Trainer's own; after the last micro-batch all of them again, if so decided."""
-        opt, passes = unwrap(self.optimizer), self._passes
+        opt, passes = unwrap(self.optimizer), self._kept
         if not _has_gradients(opt):
             passes.begin()  # what an interrupted step left behind
         steps = self.current_gradient_accumulation_steps
@@ -202,9 +202,9 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
                 state._set_sync_gradients(last)
                 self.current_gradient_accumulation_steps = micro.accumulation
                 without_sync = nullcontext() if last else self._without_sync(model)
-                with without_sync, self._passes.in_second(micro, model):
+                with without_sync, self._kept.in_second(micro, model):
                     super().training_step(model, micro.given, micro.num_items, *args)
-            self._passes.end_of_second()
+            self._kept.end_of_second()
         finally:
             state._set_sync_gradients(True)
 
@@ -217,7 +217,7 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
         """Once for both passes."""
         prepare = partial(super()._prepare_inputs, inputs)
         groups = [] if self.optimizer is None else self.optimizer.param_groups
-        return self._passes.prepared(prepare, (p for group in groups for p in group["params"]))
+        return self._kept.prepared(prepare, (p for group in groups for p in group["params"]))
 
     # Logs --------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ LossFunction = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True)
-class Engine:
+class Calls:
     """What a trainer does in its own way.
 
     Args:
@@ -40,7 +40,7 @@ def take_step(
     opt: SharpnessAware,
     micro_batches: Iterable[Any],
     loss_fn: LossFunction,
-    engine: Engine,
+    calls: Calls,
     max_norm: float | None,
     weights: Iterable[float] | None,
 ) -> Tensor:
@@ -52,19 +52,19 @@ def take_step(
         )
     limit = None if max_norm is None else checks.positive("max_norm", max_norm)
     batches = _as_list(micro_batches)
-    factors = _factors(weights, len(batches), engine)
-    scaler = engine.scaler if engine.scaler is not None and engine.scaler.is_enabled() else None
+    factors = _factors(weights, len(batches), calls)
+    scaler = calls.scaler if calls.scaler is not None and calls.scaler.is_enabled() else None
 
     opt.zero_grad()
     with opt.first_pass(), torch.enable_grad():
-        loss = _backpropagate(batches, factors, loss_fn, engine)
+        loss = _backpropagate(batches, factors, loss_fn, calls)
     scale = 1.0 if scaler is None else scaler.get_scale()
     if opt.needs_second_pass(grad_scale=scale, loss=loss):
         with opt.perturbed(), torch.enable_grad():
-            _backpropagate(batches, factors, loss_fn, engine)
+            _backpropagate(batches, factors, loss_fn, calls)
     if limit is not None:
         _clip(opt, limit, scaler)
-    engine.update()
+    calls.update()
     opt._ledger.discard()  # pyright: ignore[reportPrivateUsage]  # where an overflow kept it away
     return loss
 
@@ -80,7 +80,7 @@ def _as_list(micro_batches: Any) -> list[Any]:
     return batches
 
 
-def _factors(weights: Iterable[float] | None, count: int, engine: Engine) -> list[float]:
+def _factors(weights: Iterable[float] | None, count: int, calls: Calls) -> list[float]:
     """What each loss is multiplied by, so that their sum is the mean.
 
     Trainers average over processes: with weights, the mean over the rows of all of them has the sum
@@ -94,20 +94,20 @@ def _factors(weights: Iterable[float] | None, count: int, engine: Engine) -> lis
             f"weights must have one number for each micro-batch, got {len(given)} for {count}"
         )
     total = sum(given)
-    if engine.processes > 1:
-        total = engine.add_up(total)
+    if calls.processes > 1:
+        total = calls.add_up(total)
     if total <= 0.0:
         raise ValueError(f"weights must have a sum above 0, got {given}")
-    return [weight * engine.processes / total for weight in given]
+    return [weight * calls.processes / total for weight in given]
 
 
 def _backpropagate(
-    batches: list[Any], factors: list[float], loss_fn: LossFunction, engine: Engine
+    batches: list[Any], factors: list[float], loss_fn: LossFunction, calls: Calls
 ) -> Tensor:
     """All micro-batches; gradients travel between processes with the last one only."""
     losses: list[Tensor] = []
     for place, (batch, factor) in enumerate(zip(batches, factors, strict=True), start=1):
-        with nullcontext() if place == len(batches) else engine.without_sync():
+        with nullcontext() if place == len(batches) else calls.without_sync():
             loss = loss_fn(batch)
             if not isinstance(loss, Tensor) or loss.numel() != 1:  # pyright: ignore[reportUnnecessaryIsInstance]
                 found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -116,7 +116,7 @@ def _backpropagate(
                     f"number, got {found}"
                 )
             share = loss * factor
-            engine.backward(share)
+            calls.backward(share)
         losses.append(share.detach().reshape(()))
     return torch.stack(losses).sum()
 
