@@ -22,11 +22,12 @@ from support.problems import (
     weights,
 )
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
 from transformers.utils import ModelOutput
 
 import aesam
-from aesam._core import step
+from aesam._core import recording
 
 REPLAYED = [m for m in METHODS if m != "esam"]
 
@@ -313,7 +314,7 @@ def test_repr_says_which_it_is():
     loss_of(outside(DATA.x[0]), DATA.y[0]).backward()
     first.step()
     second.step()
-    assert "replay: True (SAM: the model returns the loss)" in repr(first)
+    assert "replay: True (SAM: the model returns the loss, which is at most scaled)" in repr(first)
     assert "replay: True (functional SAM: the loss is outside)" in repr(second)
 
 
@@ -649,7 +650,7 @@ def test_a_backward_after_the_step_of_a_forward_before_it_is_refused():
     model = WithLoss(nn.Linear(3, 2).double())  # torch itself refuses where weights were saved
     opt = optimizer("sam", model, replay=True)
     late = model(DATA.x[1], DATA.y[1])
-    with pytest.raises(RuntimeError, match="nothing to apply"):
+    with pytest.raises(RuntimeError, match="no gradient in any"):
         opt.step()
     model(DATA.x[0], DATA.y[0]).backward()
     opt.step()
@@ -660,7 +661,7 @@ def test_a_backward_after_the_step_of_a_forward_before_it_is_refused():
 
 
 def test_the_recording_is_checked_again_after_a_thousand_second_passes(monkeypatch):
-    monkeypatch.setattr(step, "REPLAYS_PER_CHECK", 5)
+    monkeypatch.setattr(recording, "REPLAYS_PER_CHECK", 5)
     model = WithLoss(mlp())
     opt = optimizer("sam", model, replay=True)
 
@@ -749,6 +750,259 @@ def test_without_replay_a_bare_step_names_it():
     opt = optimizer("sam", mlp())
     with pytest.raises(RuntimeError, match="replay=True"):
         opt.step()
+
+
+# What changes on the way -------------------------------------------------------------------------
+
+
+def cleared_in_place(model):
+    model.zero_grad(set_to_none=False)
+
+
+def zeroed_by_hand(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.zero_()
+
+
+@pytest.mark.parametrize("clear", [cleared_in_place, zeroed_by_hand])
+@pytest.mark.parametrize("replay", [False, True])
+def test_batches_that_were_thrown_away_are_forgotten_however_they_were_cleared(clear, replay):
+    model, twin = WithLoss(mlp()), WithLoss(mlp())
+    opt, reference = optimizer("sam", model, replay=replay), optimizer("sam", twin)
+    for t in range(8):
+        if t in (3, 6):  # a batch whose gradient is not used
+            model(DATA.x[t], DATA.y[t]).backward()
+            clear(model)
+            continue
+
+        def closure(t=t):
+            clear(model)
+            model(DATA.x[t], DATA.y[t]).backward()
+
+        closure() if replay else None
+        opt.step() if replay else opt.step(closure)
+
+        def plain(t=t):
+            reference.zero_grad()
+            twin(DATA.x[t], DATA.y[t]).backward()
+
+        reference.step(plain)
+        clear(model)
+    assert opt.skipped_steps == 0
+    assert same(weights(model), weights(twin))
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_skipped_step_leaves_no_micro_batches_behind(replay):
+    model = WithLoss(mlp())
+    opt = optimizer("sam", model, replay=replay)
+    for t in range(4):
+        x = DATA.x[t] * float("nan") if t == 1 else DATA.x[t]
+
+        def closure(x=x, t=t):
+            model.zero_grad(set_to_none=False)
+            model(x, DATA.y[t]).backward()
+
+        closure() if replay else None
+        with pytest.warns(UserWarning, match="skipped") if t == 1 else nullcontext():
+            opt.step() if replay else opt.step(closure)
+    assert opt.skipped_steps == 1
+    assert opt.last_step.index == 2
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.value, self.logits = nn.Linear(3, 1).double(), nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        return self.value(x), self.logits(x)
+
+
+def loss_with_a_mask(model, t):
+    value, logits = model(DATA.x[t])
+    if t >= 3:
+        logits[:, 0] = -1.0
+    return value.mean() + loss_of(logits, DATA.y[t])
+
+
+def test_an_output_that_is_masked_in_place_later_on_is_refused():
+    model = TwoHeads()
+    opt = optimizer("sam", model, replay=True)
+    for t in range(3):
+        loss_with_a_mask(model, t).backward()
+        opt.step()
+        opt.zero_grad()
+    loss_with_a_mask(model, 3).backward()
+    with pytest.raises(RuntimeError, match=r"in\s+place"):
+        opt.step()
+
+
+def test_gradients_that_are_taken_away_are_refused():
+    model = WithLoss(mlp())
+    opt = optimizer("sam", model, replay=True)
+    for t in range(5):
+        model(DATA.x[t], DATA.y[t]).backward()
+        if t == 3:
+            model.net[2].weight.grad = None
+            with pytest.raises(RuntimeError, match="requires_grad_"):
+                opt.step()
+        else:
+            opt.step()
+        opt.zero_grad()
+
+
+def test_a_frozen_batchnorm_that_an_evaluation_wakes_is_refused():
+    model = WithLoss(stochastic_net())
+    opt = optimizer("sam", model, replay=True)
+    model.net[1].eval()
+    model(DATA.x[0], DATA.y[0]).backward()
+    model.eval()
+    model.train()
+    with pytest.raises(RuntimeError, match=r"train\(\) and eval\(\)"):
+        opt.step()
+
+
+def test_weights_that_another_optimizer_moved_first_are_noticed():
+    model = WithLoss(mlp())
+    other = torch.optim.SGD(model.net[0].parameters(), lr=0.0)
+    opt = aesam.SAM(torch.optim.SGD(model.net[2].parameters(), lr=0.1), model, replay=True)
+    for t in range(2):  # the learning rate is warmed up, so at first nothing moves
+        model(DATA.x[t], DATA.y[t]).backward()
+        other.param_groups[0]["lr"] = 0.1 * t
+        other.step()
+        with pytest.raises(RuntimeError, match="stepped first") if t else nullcontext():
+            opt.step()
+        opt.zero_grad()
+        other.zero_grad()
+
+
+@pytest.mark.parametrize("clip", [lambda g: g.data.mul_(0.5), lambda g: g.data.clamp_(-1e-3, 1e-3)])
+@pytest.mark.parametrize("replay", [False, True])
+def test_clipping_through_data_is_refused(clip, replay):
+    model = WithLoss(mlp())
+    opt = optimizer("ae-sam", model, replay=replay)
+
+    def closure():
+        opt.zero_grad()
+        model(DATA.x[0], DATA.y[0]).backward()
+        for p in model.parameters():
+            clip(p.grad)
+
+    closure() if replay else None
+    with pytest.raises(RuntimeError, match="max_norm="):
+        opt.step() if replay else opt.step(closure)
+
+
+def test_a_closure_may_change_gradients_on_purpose():
+    model, twin = WithLoss(mlp()), WithLoss(mlp())
+    opt, reference = optimizer("sam", model), optimizer("sam", twin)
+    for t in range(5):
+
+        def closure(t=t):
+            opt.zero_grad()
+            model(DATA.x[t], DATA.y[t]).backward()
+            for p in model.parameters():
+                p.grad.mul_(0.5)
+
+        def halved(t=t):
+            reference.zero_grad()
+            (0.5 * twin(DATA.x[t], DATA.y[t])).backward()
+
+        opt.step(closure, edited=True)
+        reference.step(halved)
+    assert same(weights(model), weights(twin))
+
+
+def test_parameters_that_are_unfrozen_later_are_followed():
+    model, twin = WithLoss(mlp()), WithLoss(mlp())
+    opt, reference = optimizer("sam", model, replay=True), optimizer("sam", twin)
+    for net in (model, twin):
+        net.net[0].requires_grad_(False)
+    for t in range(6):
+        if t == 3:
+            for net in (model, twin):
+                net.net[0].requires_grad_(True)
+                net.net[2].requires_grad_(False)
+        opt.zero_grad()
+        model(DATA.x[t], DATA.y[t]).backward()
+        opt.step()
+
+        def closure(t=t):
+            reference.zero_grad()
+            twin(DATA.x[t], DATA.y[t]).backward()
+
+        reference.step(closure)
+    assert same(weights(model), weights(twin))
+
+
+def test_attacks_in_another_mode_are_no_part_of_the_step_and_keep_nothing_alive():
+    model = WithLoss(stochastic_net())
+    opt = optimizer("sam", model, replay=True)
+    model.eval()
+    x = DATA.x[0].clone().requires_grad_()
+    alive = weakref.ref(x)
+    (slope,) = torch.autograd.grad(model(x, DATA.y[0]), x)
+    attacked = (x + 0.1 * slope.sign()).detach()
+    del x, slope
+    gc.collect()
+    assert alive() is None
+    model.train()
+    model(attacked, DATA.y[0]).backward()
+    opt.step()
+    assert opt.sam_fraction == 1.0
+
+
+def test_buffers_that_a_forward_uses_and_writes_are_no_bypass():
+    def normed():
+        torch.manual_seed(0)
+        net = nn.Sequential(spectral_norm(nn.Linear(3, 8)), nn.Tanh(), nn.Linear(8, 2))
+        return WithLoss(net.double())
+
+    assert difference("sam", normed, one_loss) < 1e-12
+
+
+def test_a_model_that_calls_itself_is_recorded_once():
+    class Mirrored(WithLoss):
+        def forward(self, x, y, again=True):
+            loss = super().forward(x, y)
+            return loss + 0.5 * self(x.flip(0), y, again=False) if again else loss
+
+    assert difference("ae-sam", lambda: Mirrored(mlp()), one_loss) < 1e-12
+
+
+def test_a_forward_that_raised_does_not_hide_the_next():
+    model, twin = WithLoss(mlp()), WithLoss(mlp())
+    by_closure("sam", twin, lambda t: one_loss(twin, t), steps=3)
+    opt = optimizer("sam", model, replay=True)
+    for t in range(3):
+        with pytest.raises(RuntimeError, match="mat1"):
+            model(DATA.x[t].T, DATA.y[t])
+        model(DATA.x[t], DATA.y[t]).backward()
+        opt.step()
+        opt.zero_grad()
+    assert same(weights(model), weights(twin))
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_lazy_modules_are_followed_once_they_are_made():
+    torch.manual_seed(0)
+    model = nn.LazyLinear(2, dtype=torch.float64)
+    opt = aesam.SAM(torch.optim.SGD(model.parameters(), lr=0.1), model, replay=True)
+    for t in range(3):
+        opt.zero_grad()
+        loss_of(model(DATA.x[t]), DATA.y[t]).backward()
+        opt.step()
+    assert opt.last_step.index == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_module_is_refused_in_words():
+    model = torch.jit.script(mlp())
+    with pytest.raises(ValueError, match="ScriptModule"):
+        optimizer("sam", model, replay=True)
 
 
 # Passes that are owned or counted ----------------------------------------------------------------

@@ -199,15 +199,15 @@ class SharpnessAware(AroundBase):
         self._ledger.begin("needs_second_pass()")
         scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
         scale = checks.positive("grad_scale", scale)
-        return self._decide(scale, losses, loss, edited, probe=scale != 1.0)
+        return self._decide(scale, losses, loss, edited)
 
     def _decide(
         self,
         scale: float,
         losses: Tensor | None,
         loss: float | Tensor | None,
-        edited: bool,
-        probe: bool,
+        edited: bool = False,
+        is_unscaled: bool = False,
     ) -> bool:
         ledger, backwards = self._ledger, self._backwards
         if not getattr(self.model, "require_backward_grad_sync", True):
@@ -224,8 +224,7 @@ class SharpnessAware(AroundBase):
                 idle = callers.idle_writes()
                 if not idle or backwards.were_edited(params, values, idle):
                     raise RuntimeError(messages.EDITED_GRADIENTS)
-            probe = probe or not tensors.are_plain(params)
-            drift = backwards.drift(params, values) if probe and not edited else None
+            drift = None if edited or is_unscaled else backwards.drift(params, values)
             measured, (mean_loss, moved) = read(params, values, radii, scale, each, seen, drift)
             if moved:
                 unscaled = scale != 1.0
@@ -299,6 +298,7 @@ class SharpnessAware(AroundBase):
         closure: Callable[..., Any] | None = None,
         *,
         scaler: torch.amp.GradScaler | None = None,
+        edited: bool = False,
     ) -> Any:
         """Take the step: all of it with a closure, the end of it without.
 
@@ -308,6 +308,8 @@ class SharpnessAware(AroundBase):
                 which methods that select samples need.
             scaler: a loss scaler; the closure backpropagates ``scaler.scale(loss)``. Call
                 ``scaler.update()`` afterwards.
+            edited: True where the closure changes the gradients after backward() on purpose, and
+                in both passes alike: averages them by hand, for instance. Not for clipping.
 
         Returns:
             The loss at ``w`` with a closure, None without.
@@ -342,7 +344,7 @@ class SharpnessAware(AroundBase):
                 raise RuntimeError(messages.CLOSURE_AFTER_DECISION)
         if ledger.pending is None and before.are_left_by(self._parameters()):
             callers.refuse_accumulate(self._backwards.count)
-            self._make_passes(closure, passes, scaler, loss)
+            self._make_passes(closure, passes, scaler, loss, edited)
         elif ledger.pending is None and not (self.replay and self._has_gradients()):
             if takes_no_step(closure, loss, self._has_gradients()):
                 ledger.random = None
@@ -366,12 +368,13 @@ class SharpnessAware(AroundBase):
         passes: closures.LossesClosure | None,
         scaler: torch.amp.GradScaler | None,
         loss: object,
+        edited: bool,
     ) -> None:
         """Decide on the gradient that a closure made, and call it again if so decided."""
         scale = 1.0 if scaler is None else scaler.get_scale()
         seen: Any = loss if isinstance(loss, Real | Tensor) else None
         losses = None if passes is None else passes.losses
-        if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen):
+        if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen, edited=edited):
             with self.perturbed() as at, torch.enable_grad(), unnoticed_by_caller(closure):
                 closure() if passes is None else passes.second(at)
 
@@ -388,10 +391,12 @@ class SharpnessAware(AroundBase):
         """Decide on the gradient in ``p.grad``; the second one is of the recorded forwards."""
         recording, above = self._recording, callers.scaler_above()
         if not self._has_gradients():
-            raise RuntimeError(messages.NOTHING_DECIDED)
+            raise RuntimeError(messages.NO_GRADIENT)
         if recording is not None:
             recording.prepare(self._parameters())
-        fires = self._decide(1.0, None, None, edited=False, probe=above is None)
+        if self._backwards.lost_any(p for p in self._parameters() if p.grad is not None):
+            raise RuntimeError(messages.LOST_GRADIENTS)
+        fires = self._decide(1.0, None, None, is_unscaled=above is not None)
         if fires and recording is not None:
             scale = 1.0 if above is None else above.scaler.get_scale()
             self._ledger.local.carry(scale)
@@ -412,18 +417,18 @@ class SharpnessAware(AroundBase):
 
     def _check_recording(self, recording: Recording, scale: float) -> None:
         """Now and then, see that the recording makes the gradient that was decided on."""
-        recording.fired += 1
         pending = self._ledger.pending
         if pending is None or self.model is None:
             return
         pending.backwards = None  # a forward is replayed once, however many backwards it had
-        if recording.fired % step.REPLAYS_PER_CHECK != 1:
+        if not recording.wants_check():
             return
         bystanders = Bystanders(self.model, self._ledger.watch)
         try:
             with self._ledger.local.silent():
+                again = partial(recording.run, with_buffers=True)
                 replay_check.compare(
-                    self._parameters(), recording.run, scale, recording.is_coarse, self.model
+                    self._parameters(), again, scale, recording.is_coarse, self.model
                 )
         finally:
             bystanders.restore()
@@ -466,6 +471,9 @@ class SharpnessAware(AroundBase):
 
     def _skip(self) -> None:
         self._ledger.discard()
+        self._backwards.clear()
+        if self._recording is not None:
+            self._recording.drop_finished()
         if self.nonfinite == "raise":
             step = self._ledger.committed.step
             raise NonFiniteGradient(

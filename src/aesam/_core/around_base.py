@@ -135,6 +135,7 @@ class AroundBase(torch.optim.Optimizer):
         self._hear_own_gradients()
         ledger.local.clear()
         self._backwards.clear()
+        self._backwards.follow(self._parameters())
         if ledger.block is None:
             if self._recording is not None:
                 self._recording.drop_finished()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Variable
+from torch.nn.parameter import is_lazy
 
 from aesam._core import tensors
 
@@ -30,7 +31,9 @@ class Backwards:
         self.events = 0  # counts up with every backward and every clearing
         self._parameters: dict[int, weakref.ref[Tensor]] = {}
         self._left: dict[int, tuple[int, int]] = {}  # of each gradient: identity and version
-        self._probe: tuple[int, Tensor] | None = None
+        self._probes: dict[int, Tensor] = {}
+        self._edited = False
+        self.on_end: weakref.WeakMethod[Callable[[], None]] | None = None
         self._last = -1
         self._open: int | None = None
         self._arrived = _hook_for(weakref.ref(self))
@@ -43,7 +46,7 @@ class Backwards:
         """Watch these parameters; those that are watched already cost a look-up."""
         known = self._parameters
         for p in params:
-            if id(p) not in known and p.requires_grad and p.is_leaf:
+            if id(p) not in known and p.requires_grad and p.is_leaf and not is_lazy(p):
                 known[id(p)] = weakref.ref(p, _forgetter(known, id(p)))
                 handle: Any = p.register_post_accumulate_grad_hook(self._arrived)
                 weakref.finalize(self, handle.remove)
@@ -52,7 +55,8 @@ class Backwards:
         """The gradients were cleared, or taken by a step."""
         self.tasks.clear()
         self._left.clear()
-        self._open = self._probe = None
+        self._probes.clear()
+        self._open, self._edited = None, False
         self.events += 1
 
     def at_root(self, task: int, sharded: bool) -> None:
@@ -88,11 +92,20 @@ class Backwards:
         ]
         others = [p for p in before if p is not arrived]
         if others:
-            return all(p.grad is None for p in others)
+            held = [p for p in others if p.grad is not None]
+            written = [p for p in held if self._stamp(p) != self._left[id(p)]]
+            if any(p.grad is not None and bool(p.grad.any()) for p in written):
+                self._edited = True  # between two backwards, where no decision sees it
+                return False
+            return len(written) == len(held)  # all of them gone, or zeroed in place
         if arrived is None or arrived.grad is None or not before:
             return False
         identity, version = self._left[id(arrived)]
-        return id(arrived.grad) != identity or tensors.version(arrived.grad) <= version
+        return self._stamp(arrived) != (identity, version + 1)
+
+    @staticmethod
+    def _stamp(param: Tensor) -> tuple[int, int]:
+        return id(param.grad), tensors.version(param.grad)
 
     def _soon(self) -> None:
         # DDP and FSDP2 finish the gradients in callbacks of their own: behind those.
@@ -103,10 +116,15 @@ class Backwards:
         alive = [p for r in self._parameters.values() if (p := r()) is not None]
         there = [(p, g) for p in alive if (g := p.grad) is not None]
         self._left = {id(p): (id(g), tensors.version(g)) for p, g in there}
+        self._probes = {}
         dense = [(p, g) for p, g in there if not g.is_sparse]
-        if dense:
-            owner, smallest = min(dense, key=_size)
-            self._probe = (id(owner), smallest.detach().clone())
+        for some in (dense, [pair for pair in dense if pair[1].dim() > 1]):
+            if some:
+                owner, smallest = min(some, key=_size)
+                self._probes[id(owner)] = smallest.detach().clone()
+        told = self.on_end() if self.on_end is not None else None
+        if told is not None:
+            told()
 
     def were_edited(
         self, params: Iterable[Tensor], values: Iterable[Tensor], idle_writes: int = 0
@@ -115,8 +133,8 @@ class Backwards:
 
         ``idle_writes`` to each of them are known to have changed nothing.
         """
-        if not self.tasks:
-            return False
+        if self._edited or not self.tasks:
+            return self._edited
         found, known = self._left, self._parameters
         return any(
             found.get(id(p)) != (id(g), tensors.version(g) - idle_writes)
@@ -124,20 +142,24 @@ class Backwards:
             if id(p) in known
         )
 
-    def drift(self, params: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor | None:
-        """How far one gradient has moved since the last backward ended; on the device.
+    def lost_any(self, params: Iterable[Tensor]) -> bool:
+        """Whether a gradient is gone that the last backward left, as if it were frozen."""
+        return bool(self.tasks) and not self._left.keys() <= {id(p) for p in params}
 
-        Unscaling writes to gradients without counting up their versions, and so does anything that
-        is done to DTensors.
+    def drift(self, params: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor | None:
+        """How far two small gradients have moved since the last backward ended; on the device.
+
+        Unscaling and ``p.grad.data`` write to gradients without counting up their versions, and so
+        does anything that is done to DTensors.
         """
-        if self._probe is None:
-            return None
-        owner, then = self._probe
-        now = next((g for p, g in zip(params, values, strict=True) if id(p) == owner), None)
-        if now is None or now.shape != then.shape:
-            return None
+        pairs = [
+            (g, then)
+            for p, g in zip(params, values, strict=True)
+            if (then := self._probes.get(id(p))) is not None and g.shape == then.shape
+        ]
         # Equal infinities, which an overflow leaves, are no drift; their difference is no number.
-        return tensors.norm([torch.where(now == then, 0.0, now - then).nan_to_num(0.0)])
+        moves = [torch.where(g == then, 0.0, g - then).nan_to_num(0.0) for g, then in pairs]
+        return tensors.norm(moves) if moves else None
 
 
 def _size(pair: tuple[Tensor, Tensor]) -> int:

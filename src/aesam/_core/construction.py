@@ -248,6 +248,11 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
         raise ValueError(
             "replay=True needs the model whose forwards are to be run again: pass it as model"
         )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(
+            "replay=True cannot record a ScriptModule: give the module that it was made of, or "
+            "use step(closure)"
+        )
     if parts.selects_rows:
         raise ValueError(
             f"replay=True cannot be combined with {parts.samples!r}, which selects rows by their "

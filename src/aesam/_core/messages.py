@@ -41,7 +41,8 @@ trainer's own clipping off, or clip between perturbed() and step(). In Lightning
 callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()], in Transformers use
 aesam.integrations.transformers.SharpnessAwareMixin: there the trainer may clip. With replay=True a
 loss scaler unscales in scaler.step(opt), not before a bare opt.step(). Gradients that were changed
-on purpose, averaged by hand for instance, are taken by needs_second_pass(edited=True)."""
+on purpose, averaged by hand for instance, are taken by needs_second_pass(edited=True)
+or step(closure, edited=True)."""
 
 UNSCALED_BEFORE = """\
 the gradients were unscaled between backward() and the decision: leave them scaled, call
@@ -53,17 +54,28 @@ its step(closure) is not called while gradients are not synchronised, so the oth
 are never run. Use aesam.integrations.accelerate.step(accelerator, opt, micro_batches, loss_fn),
 or replay=True and step() without a closure."""
 
+NO_GRADIENT = """\
+step() found no gradient in any p.grad: with replay=True call backward() first, and zero_grad()
+after step() or before backward()."""
+
+LOST_GRADIENTS = """\
+replay=True: gradients that backward() left were taken away before step() (p.grad = None), which the
+second pass would bring back: freeze with requires_grad_(False), or use step(closure)."""
+
 NOT_RECORDED = """\
 replay=True found a gradient that came through no recorded forward of the model: call the model
 itself (not model.forward() or one of its submodules), the one that was passed as model; do not
 change its output in place; give torch.compile's module as model if that is what you call; and
-leave no backward() outside the model (a penalty on the weights for instance). Or put all of it
-into one module that returns the loss, or use step(closure)."""
+leave no backward() outside the model (a penalty on the weights for instance). Outputs are found in
+tensors, tuples, lists, dicts and dataclasses. Of two optimizers that replay one model make one
+(aesam.Together). Or put all of it into one module that returns the loss, or use step(closure)."""
 
 BYPASSED = """\
 replay=True cannot make the gradient of {names} again: part of it did not come through the model's
-recorded forwards (a penalty outside the model, submodules called directly, another random state).
-Put all of it into one module that returns the loss and pass that as model, or use step(closure)."""
+recorded forwards (a penalty outside the model, submodules called directly, an output changed in
+place), or the weights, random numbers or state that they used are others now (another optimizer
+stepped first). Put all of it into one module that returns the loss and pass that as model, or use
+step(closure)."""
 
 DOUBLE_BACKWARD = """\
 replay=True cannot replay a backward with create_graph=True (gradient penalties): use

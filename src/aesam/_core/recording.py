@@ -8,6 +8,7 @@ with ``∂L/∂f`` at ``w``.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# pyright: reportPrivateImportUsage=false
 
 import contextlib
 import weakref
@@ -18,10 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from aesam._core import messages, tensors, trees
 from aesam._core.backwards import Backwards, current_task
-from aesam._core.guards import RandomState, seeds_in
+from aesam._core.guards import Buffers, RandomState, seeds_in
+
+#: Of the second passes by replay, the first and then one in so many is checked against the first.
+REPLAYS_PER_CHECK = 1000
 
 
 class Forward:
@@ -43,7 +48,11 @@ class Forward:
         self.cached = torch.is_autocast_cache_enabled()
         self.through = through
         self.synchronised = bool(getattr(through, "require_backward_grad_sync", True))
-        self.training = through.training
+        self.modes = [m.training for m in through.modules()]
+        trained = [p for p in through.parameters() if p.requires_grad and not is_lazy(p)]
+        self.weights = [(p, tensors.version(p)) for p in trained]
+        self.buffers = Buffers(through.modules()) if recording.check_is_due else None
+        self.was_differentiated = False  # its backward, by a backward with create_graph
         self.aliases: list[weakref.ref[Tensor] | None] = []
         self.written: list[int | None] = []  # each view's version when it was handed out
         self.gradients: dict[int, dict[int, Tensor]] = {}  # by backward, then by output
@@ -58,10 +67,11 @@ class Forward:
         # Transformers' Trainer scales the loss in place: a hook on a copy still gets the gradient
         # of before that, one on a view would be cut off.
         is_loss = output.numel() == 1
-        handed_out = output.clone() if is_loss else output.view_as(output)
+        copied = is_loss or output.layout is not torch.strided
+        handed_out = output.clone() if copied else output.view_as(output)
         handed_out.register_hook(partial(self._arrived, index))
         self.aliases.append(weakref.ref(handed_out))
-        self.written.append(None if is_loss else tensors.version(handed_out))
+        self.written.append(None if copied else tensors.version(handed_out))
         return handed_out
 
     def _arrived(self, index: int, gradient: Tensor) -> None:
@@ -102,32 +112,37 @@ class Recording:
         self.forwards: list[Forward] = []
         self._plan: list[Group] = []
         self._of_others: list[Tensor] = []
-        self.refusal: str | None = None
         self.loss_inside: bool | None = None  # not known before the first backward
         self.fired = 0  # second passes so far
+        self._checked: set[object] = set()  # the shapes of steps that were compared with p.grad
         self._sharded = any(hasattr(p, "to_local") for p in model.parameters())
+        self._depth = 0
         self._opened: Forward | None = None
         self._captured: list[Tensor] | None = None
         self._replaying = False
         before, after = _Before(self), _After(self)
         for handle in (
             model.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
-            model.register_forward_hook(after),
+            model.register_forward_hook(after, always_call=True),
         ):
             weakref.finalize(self, handle.remove)
+        backwards.on_end = weakref.WeakMethod(self._forget_unused)
 
     # While the model runs ------------------------------------------------------------------
 
     def before(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        self._opened = None
+        self._depth += 1
         unused = self._replaying or not self._keep or not torch.is_grad_enabled()
-        if unused or current_task() != -1:
+        if unused or self._depth > 1 or current_task() != -1:
             return  # a forward inside a backward is a checkpoint's, which replays by itself
         self.backwards.none_is_running()
         self.devices = {p.device for p in model.parameters()}
         self._opened = Forward(self, args, kwargs, _wrapper_of(model))
 
     def after(self, output: Any) -> Any:
+        self._depth -= 1
+        if self._depth > 0:
+            return None  # of a model that calls itself the outermost call is recorded
         if self._replaying:
             if current_task() == -1:
                 self._captured = trees.tensors_in(output)
@@ -157,10 +172,7 @@ class Recording:
         self.backwards.at_root(task, self._sharded)
         if self._replaying:
             return
-        if forward.generation != self.generation:
-            self.refusal = messages.STALE_FORWARD
-        if torch.is_grad_enabled():
-            self.refusal = messages.DOUBLE_BACKWARD
+        forward.was_differentiated |= torch.is_grad_enabled()
         if not forward.gradients:
             self.forwards.append(forward)
         forward.gradients.setdefault(task, {})[index] = gradient.detach()
@@ -173,8 +185,40 @@ class Recording:
     def __repr__(self) -> str:
         if self.loss_inside is None:
             return "True"
-        inside = "SAM: the model returns the loss"
+        inside = "SAM: the model returns the loss, which is at most scaled"
         return f"True ({inside if self.loss_inside else 'functional SAM: the loss is outside'})"
+
+    # When to look whether the recording makes the gradient ------------------------------------
+
+    @property
+    def check_is_due(self) -> bool:
+        """Whether the next second pass is one of those that are always checked."""
+        return self.fired % REPLAYS_PER_CHECK == 0
+
+    def wants_check(self) -> bool:
+        """Whether this second pass is checked: by its number, or since something is new in it.
+
+        New are other numbers of forwards and backwards, other outputs or parameters with gradients
+        than in the steps that were checked, and weights that somebody has written to.
+        """
+        planned = [(f, tuple(arrived)) for group in self._plan for f, arrived in group]
+        moved = any(tensors.version(p) != v for f, _ in planned for p, v in f.weights)
+        with_gradient = [p.grad is not None for f, _ in planned[:1] for p, _ in f.weights]
+        shape = (tuple(map(len, self._plan)), tuple(o for _, o in planned), tuple(with_gradient))
+        due = self.check_is_due or moved or shape not in self._checked
+        self._checked.add(shape)
+        self.fired += 1
+        return due
+
+    def _forget_unused(self) -> None:
+        """Forwards whose backward reached no parameter, an attack's, are no part of a step."""
+        if self._sharded or self._replaying:
+            return
+        tasks = set(self.backwards.tasks)
+        for forward in self.forwards:
+            for task in forward.gradients.keys() - tasks:
+                del forward.gradients[task]
+        self.forwards = [forward for forward in self.forwards if forward.gradients]
 
     # Between steps ---------------------------------------------------------------------------
 
@@ -184,7 +228,6 @@ class Recording:
             forward.gradients.clear()
         self.forwards.clear()
         self._plan = []
-        self.refusal = None
 
     def drop_all(self) -> None:
         """The weights moved: a backward of an earlier forward is of other weights."""
@@ -195,8 +238,6 @@ class Recording:
 
     def prepare(self, trained: Iterable[Tensor]) -> None:
         """Refuse what is known to be wrong, and say what is to be run again."""
-        if self.refusal is not None:
-            raise RuntimeError(self.refusal)
         tasks = set(self.backwards.tasks)
         seen = {task for forward in self.forwards for task in forward.gradients}
         if not tasks or tasks - seen:
@@ -205,13 +246,18 @@ class Recording:
         reached = [p for f in self.forwards for p in f.through.parameters() if p.requires_grad]
         self._of_others = [p for p in dict.fromkeys(reached) if id(p) not in own]
         for forward in self.forwards:
+            if forward.generation != self.generation:
+                raise RuntimeError(messages.STALE_FORWARD)
             _check_forward(forward, own)
         self._plan = self._by_backward()
+        if self._plan and not any(forward.synchronised for forward, _ in self._plan[-1]):
+            raise RuntimeError(messages.UNSYNCHRONISED)
 
-    def run(self) -> None:
+    def run(self, with_buffers: bool = False) -> None:
         """Forward and backward again, at the weights as they are now.
 
-        Gradients of parameters that others train are as before.
+        Gradients of parameters that others train are as before. ``with_buffers`` puts the buffers
+        of before each forward in place, where they were kept.
         """
         afterwards = RandomState(self.devices, [s for f in self.forwards for s in f.random.seeds])
         self._replaying = True
@@ -226,6 +272,8 @@ class Recording:
                     outputs: list[Tensor] = []
                     gradients: list[Tensor] = []
                     for forward, arrived in group:
+                        if with_buffers and forward.buffers is not None:
+                            forward.buffers.restore()
                         found = self._again(forward)
                         _check_outputs(found, arrived)
                         outputs += [found[i] for i in arrived]
@@ -273,6 +321,7 @@ class _Hook:
 
     def __init__(self, recording: Recording | None = None) -> None:
         self._recording = _nothing if recording is None else weakref.ref(recording)
+        self.__name__ = type(self).__name__  # torch.jit.script calls a model's hooks by name
 
     def __reduce__(self) -> Any:
         return type(self), ()
@@ -281,14 +330,16 @@ class _Hook:
 class _Before(_Hook):
     def __call__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         recording = self._recording()
-        if recording is not None:
+        if recording is not None and not torch.jit.is_tracing():
             _outside_of_graphs(recording.before)(model, args, kwargs)
 
 
 class _After(_Hook):
     def __call__(self, _model: nn.Module, _args: Any, output: Any) -> Any:
         recording = self._recording()
-        return None if recording is None else _outside_of_graphs(recording.after)(output)
+        if recording is None or torch.jit.is_tracing():
+            return None
+        return _outside_of_graphs(recording.after)(output)
 
 
 def _outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -318,7 +369,9 @@ def _check_forward(forward: Forward, trained: set[int]) -> None:
         raise RuntimeError(messages.CHANGED_INPUT)
     if forward.was_written_to:
         raise RuntimeError(messages.CHANGED_OUTPUT)
-    if forward.training != forward.through.training:
+    if forward.was_differentiated:
+        raise RuntimeError(messages.DOUBLE_BACKWARD)
+    if forward.modes != [m.training for m in forward.through.modules()]:
         raise RuntimeError(messages.CHANGED_MODE)
     if any(_reaches(t, trained) for t in found):
         raise RuntimeError(messages.CHAINED_FORWARDS)

@@ -24,9 +24,6 @@ from aesam.parts.policies import Decision, Observation, Policy
 
 _NO_MEMORY = Memory()
 
-#: Of the second passes by replay, the first and then one in so many is checked against the first.
-REPLAYS_PER_CHECK = 1000
-
 
 #: The block in which a trainer's own callbacks may make the passes.
 CLOSURE = "opt.step(closure)"
