@@ -116,6 +116,7 @@ class Recording:
         self.fired = 0  # second passes so far
         self._checked: set[object] = set()  # the shapes of steps that were compared with p.grad
         self._sharded = any(hasattr(p, "to_local") for p in model.parameters())
+        self._lazy = [p for p in model.parameters() if is_lazy(p)]
         self._depth = 0
         self._opened: Forward | None = None
         self._captured: list[Tensor] | None = None
@@ -141,6 +142,9 @@ class Recording:
 
     def after(self, output: Any) -> Any:
         self._depth -= 1
+        if self._lazy:  # made by now
+            self.backwards.follow(self._lazy)
+            self._lazy = []
         if self._depth > 0:
             return None  # of a model that calls itself the outermost call is recorded
         if self._replaying:
