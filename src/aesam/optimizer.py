@@ -26,7 +26,7 @@ from aesam._core.bystanders import Bystanders
 from aesam._core.guards import RandomState, replayed, seeds_in
 from aesam._core.recording import Recording
 from aesam._core.step import Committed, Complete, Ledger, Pending, start
-from aesam._core.unnoticed import takes_no_step, unnoticed_by_caller
+from aesam._core.unnoticed import Batch, takes_no_step, unnoticed_by_caller
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
@@ -328,7 +328,7 @@ class SharpnessAware(AroundBase):
             closure, self.parts.selects_rows, self.zero_grad, scaler, type(self).__name__
         )
         decided = self._made_before()
-        before = closures.Traces(self._parameters(), self._backwards)
+        before, batch = closures.Traces(self._parameters(), self._backwards), Batch(closure)
         try:
             with self._pass_at(step.CLOSURE), torch.enable_grad():
                 loss = closure() if passes is None else passes.first()
@@ -344,7 +344,7 @@ class SharpnessAware(AroundBase):
                 raise RuntimeError(messages.CLOSURE_AFTER_DECISION)
         if ledger.pending is None and before.are_left_by(self._parameters()):
             callers.refuse_accumulate(self._backwards.count)
-            self._make_passes(closure, passes, scaler, loss, edited)
+            self._make_passes(closure, passes, scaler, loss, edited, batch)
         elif ledger.pending is None and not (self.replay and self._has_gradients()):
             if takes_no_step(closure, loss, self._has_gradients()):
                 ledger.random = None
@@ -369,12 +369,14 @@ class SharpnessAware(AroundBase):
         scaler: torch.amp.GradScaler | None,
         loss: object,
         edited: bool,
+        batch: Batch,
     ) -> None:
         """Decide on the gradient that a closure made, and call it again if so decided."""
         scale = 1.0 if scaler is None else scaler.get_scale()
         seen: Any = loss if isinstance(loss, Real | Tensor) else None
         losses = None if passes is None else passes.losses
         if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen, edited=edited):
+            batch.refuse_changed()
             with self.perturbed() as at, torch.enable_grad(), unnoticed_by_caller(closure):
                 closure() if passes is None else passes.second(at)
 

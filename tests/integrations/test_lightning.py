@@ -298,7 +298,7 @@ class LeftOut(Lit):
         ({"limit_train_batches": 10}, 20),
         ({"callbacks": [GradientAccumulationScheduler({0: 1, 1: 4})]}, 63),
     ],
-    ids=str,
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else str(value),
 )
 def test_total_steps_is_what_the_trainer_will_take(options, steps, matrix):
     lit = LeftOut()

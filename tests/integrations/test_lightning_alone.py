@@ -74,6 +74,25 @@ def test_a_loss_scaler_needs_the_callback(matrix):
     matrix.refused("Lightning without the callback", "an fp16 scaler", refused.value)
 
 
+def in_place(batch):
+    batch[0].add_(1.0)
+    return batch
+
+
+def popped(batch):
+    return [batch.pop(0), batch.pop(0)]
+
+
+@pytest.mark.parametrize("change", [in_place, popped])
+def test_a_training_step_that_changes_its_batch_is_refused(change):
+    class Changes(Lit):
+        def training_step(self, batch, index):
+            return self.loss(change(batch))
+
+    with pytest.raises(RuntimeError, match=NAMED):
+        fit(Changes("sam"), callback=False)
+
+
 # Manual optimization --------------------------------------------------------------------------
 
 
@@ -224,7 +243,7 @@ def test_other_optimizers_are_refused():
         def configure_optimizers(self):
             return BASES["sgd"](self.net.parameters())
 
-    with pytest.raises(TypeError, match="no sharpness-aware optimizer inside this SGD"):
+    with pytest.raises(TypeError, match="configure_optimizers gave SGD"):
         fit(Plain())
 
 

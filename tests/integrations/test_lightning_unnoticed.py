@@ -32,6 +32,7 @@ class Counting(Lit):
         self.total = torchmetrics.SumMetric()
         self.all = torchmetrics.CatMetric()
         self.loose = [torchmetrics.SumMetric()]
+        self.nested = {"train": [], "deep": {"sum": torchmetrics.SumMetric()}}
         own = [torchmetrics.MeanSquaredError(), torchmetrics.MeanAbsoluteError()]
         self.several = torchmetrics.MetricCollection(own)
         self.register_buffer("counted", torch.zeros(()))
@@ -49,6 +50,8 @@ class Counting(Lit):
         self.total(one)
         self.all.update(one)
         self.loose[0].update(one)
+        self.nested["train"].append(index)
+        self.nested["deep"]["sum"].update(one)
         self.several(self.net(batch[0]).detach(), batch[1])
         self.log("by_step", loss, on_step=True, on_epoch=False)
         self.log_dict({"both": loss, "count": one}, on_step=True, on_epoch=True, reduce_fx="sum")
@@ -69,6 +72,7 @@ def test_logs_metrics_and_attributes_count_each_batch_once(callback):
     assert sam.seen == sam.counted == sam.by_name["a"] == len(sam.outputs) == BATCHES
     assert sam.several["MeanSquaredError"].update_count == BATCHES
     assert sam.loose[0].compute() == BATCHES == len(sam.all.compute())
+    assert len(sam.nested["train"]) == BATCHES == sam.nested["deep"]["sum"].compute()
     assert sam.several["MeanAbsoluteError"].total == erm.several["MeanAbsoluteError"].total
     found = trainers[0].callback_metrics
     assert found["count_epoch"] == found["metric"] == BATCHES

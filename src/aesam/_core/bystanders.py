@@ -9,7 +9,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from aesam._core import messages, tensors
 from aesam._core.guards import Buffers, is_written_in_place
 
 _SAMPLE = 1 << 12  # numbers of a tensor that are kept to notice a write that leaves no trace
+
+_LONGEST = 1 << 16  # entries of a collection that is looked into
 
 #: A parameter's version and address: both stay as they are unless somebody writes to it.
 Stamp = tuple[int, int]
@@ -177,6 +179,21 @@ class Metrics:
             attributes.restore()
 
 
+def held_in(values: Iterable[Any]) -> list[Any]:
+    """All objects, each once, with what collections among them hold, however deep."""
+    found: dict[int, Any] = {}
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if id(value) in found:
+            continue
+        found[id(value)] = value
+        if isinstance(value, list | tuple | deque | dict) and len(cast(Any, value)) <= _LONGEST:
+            inside = cast(Any, value)
+            waiting += inside.values() if isinstance(value, dict) else inside
+    return list(found.values())
+
+
 class Attributes:
     """The attributes of an object, and what the tensors and collections among them hold.
 
@@ -189,7 +206,7 @@ class Attributes:
     ) -> None:
         self._own, self._leave = vars(owner), leave
         self._values: dict[str, Any] = {k: v for k, v in self._own.items() if k not in leave}
-        found = list({id(v): v for v in self._values.values()}.values())
+        found = held_in(self._values.values())
         # What carries a graph is nobody's running total; it is bound again, not copied.
         held = [v for v in found if isinstance(v, Tensor) and v.grad_fn is None]
         written = [t for t in held if is_written_in_place(t) and not t.is_inference()]

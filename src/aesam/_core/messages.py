@@ -17,9 +17,10 @@ are also aesam.integrations.lightning.SharpnessAwareCallback, which a loss scale
 needs, and aesam.integrations.transformers.SharpnessAwareMixin."""
 
 NO_BACKWARD = """\
-step(closure) ran the closure, which ran no backward(): the closure clears the gradients, computes
-the loss, calls backward() and returns the loss. If the trainer runs backward() itself and calls
-step() after it, pass replay=True to the method, or own the passes."""
+step(closure) ran the closure, which ran no backward() (Lightning's manual optimization hands an
+empty one to a bare step()): the closure clears the gradients, computes the loss, calls backward()
+and returns the loss. If the loop runs backward() itself and calls step() after it, pass
+replay=True to the method, or own the passes: needs_second_pass(), perturbed()."""
 
 CLOSURE_AFTER_DECISION = """\
 step(closure) after needs_second_pass() had decided, and the closure changed the gradients: give
@@ -29,20 +30,22 @@ discarded."""
 OTHER_MICRO_BATCHES = """\
 the second pass ran {second} backward passes where the gradient of the first had {first}: both
 must see the same micro-batches. The step was discarded. When accumulating, keep the micro-batches
-and run all of them in both passes, or let a bare step() do it (replay=True). In a trainer:
+and run all of them in both passes, or let step() without a closure do it (replay=True). In a
+trainer:
     Lightning      callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()]
     Transformers   class T(aesam.integrations.transformers.SharpnessAwareMixin, Trainer)
     Accelerate     aesam.integrations.accelerate.step(accelerator, opt, micro_batches, loss_fn)"""
 
 EDITED_GRADIENTS = """\
 the gradients were changed between backward() and the decision, as clipping does: the decision
-needs the whole gradient. Clip the final direction: pass max_norm= to the method and turn the
-trainer's own clipping off, or clip between perturbed() and step(). In Lightning add
-callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()], in Transformers use
-aesam.integrations.transformers.SharpnessAwareMixin: there the trainer may clip. With replay=True a
-loss scaler unscales in scaler.step(opt), not before a bare opt.step(). Gradients that were changed
-on purpose, averaged by hand for instance, are taken by needs_second_pass(edited=True)
-or step(closure, edited=True)."""
+needs the whole gradient. Clip the final direction: pass max_norm= to the method, in place of
+clip_grad_norm_, Accelerate's and Fabric's clipping, skorch's GradientNormClipping or
+Transformers' max_grad_norm (set that to 0); or clip between perturbed() and step(). The trainer
+itself may clip in Lightning's automatic optimization with
+callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()] and in Transformers with
+aesam.integrations.transformers.SharpnessAwareMixin. With replay=True a loss scaler unscales in
+scaler.step(opt), not before a bare opt.step(). Gradients that were changed on purpose, averaged
+by hand for instance, are taken by needs_second_pass(edited=True) or step(closure, edited=True)."""
 
 UNSCALED_BEFORE = """\
 the gradients were unscaled between backward() and the decision: leave them scaled, call

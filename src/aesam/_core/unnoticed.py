@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from aesam._core.bystanders import Attributes, Metrics
+from aesam._core import tensors, trees
+from aesam._core.bystanders import Attributes, Metrics, held_in
 from aesam._core.guards import Buffers
 
 #: The names under which Lightning is installed; with both, they share nothing.
@@ -57,6 +58,28 @@ def takes_no_step(closure: object, loss: object, has_gradients: bool) -> bool:
         return False
     loop = module.trainer.fit_loop.epoch_loop.automatic_optimization
     return loop._skip_backward or (loss is None and not has_gradients)
+
+
+class Batch:
+    """The batch for which Lightning calls a closure: the second pass must see it as it was."""
+
+    def __init__(self, closure: object) -> None:
+        self._given: Any = None
+        if module_behind(closure) is not None:
+            inner = closure.args[-1] if isinstance(closure, partial) else closure
+            self._given = getattr(getattr(inner, "_step_fn", None), "args", None)
+        self._before = self._stamps()
+
+    def _stamps(self) -> list[tuple[int, int]]:
+        return [(id(t), tensors.version(t)) for t in trees.tensors_in(self._given)]
+
+    def refuse_changed(self) -> None:
+        """Raise where ``training_step`` wrote to the batch, or took something out of it."""
+        if self._stamps() != self._before:
+            raise RuntimeError(
+                "training_step changes its batch, so a second pass would see another: work on a "
+                "copy, or add callbacks=[aesam.integrations.lightning.SharpnessAwareCallback()]"
+            )
 
 
 @contextmanager
@@ -128,10 +151,6 @@ def _names_in_any(package: Any) -> frozenset[str]:
 
 
 def _modules_of(module: nn.Module) -> list[nn.Module]:
-    """A module's submodules, and those in its plain lists and dicts, which torch does not see."""
-    found = list(module.modules())
-    for value in vars(module).values():
-        inside = value.values() if isinstance(value, dict) else value
-        if isinstance(value, list | tuple | dict):
-            found += [m for one in inside if isinstance(one, nn.Module) for m in one.modules()]
-    return list(dict.fromkeys(found))
+    """A module's submodules, and those in its plain collections, which torch does not see."""
+    found = [one for one in held_in(vars(module).values()) if isinstance(one, nn.Module)]
+    return list(dict.fromkeys(m for one in (module, *found) for m in one.modules()))

@@ -24,7 +24,7 @@ from torch import Tensor
 from aesam._core import trees
 from aesam._core.guards import RandomState
 from aesam._core.unnoticed import PACKAGES, unnoticed
-from aesam.inspection import metrics, unwrap
+from aesam.inspection import metrics
 from aesam.optimizer import SharpnessAware
 from aesam.parts import checks
 
@@ -153,7 +153,13 @@ def _optimizers(trainer: Any) -> list[SharpnessAware]:
     """Those of the trainer that are ours; without one the callback would be for nothing."""
     inside = [getattr(opt, "_optimizer", opt) for opt in trainer.optimizers]
     ours = [opt for opt in inside if isinstance(opt, SharpnessAware)]
-    return ours or [unwrap(inside[0])]
+    if not ours:
+        found = ", ".join(type(opt).__name__ for opt in inside) or "none"
+        raise TypeError(
+            "SharpnessAwareCallback needs a sharpness-aware optimizer, configure_optimizers gave "
+            f"{found}: return aesam.AESAM(base, model) from it"
+        )
+    return ours
 
 
 def _index(opt: SharpnessAware) -> int:

@@ -113,7 +113,9 @@ class Policy(Part):
             raise RuntimeError(
                 "total_steps must be given before the first decision: the number of optimizer "
                 "steps of the whole training, for example total_steps=epochs * len(loader) when "
-                "the optimizer is made, or opt.set_total_steps(...) later. Nothing was decided."
+                "the optimizer is made, or opt.set_total_steps(...) later. Lightning's automatic "
+                "optimization fills it in with SharpnessAwareCallback, Transformers' Trainer with "
+                "SharpnessAwareMixin (aesam.integrations). Nothing was decided."
             )
         return vars(self)["total_steps"]
 
