@@ -270,6 +270,17 @@ def test_a_compiled_model_is_right(given, matrix):
     matrix.right("plain PyTorch", f"replay=True, torch.compile, {given} module given", within=1e-12)
 
 
+def test_a_model_whose_compiled_code_skips_hooks_is_refused():
+    """It was compiled before there were any: the compiled module is the one to give."""
+    model = mlp()
+    compiled = torch.compile(model, backend="eager")
+    compiled(DATA.x[0])
+    opt = optimizer("sam", model, replay=True)
+    loss_of(compiled(DATA.x[0]), DATA.y[0]).backward()
+    with pytest.raises(RuntimeError, match="give torch.compile's module as model"):
+        opt.step()
+
+
 # Where the loss is outside -----------------------------------------------------------------------
 
 

@@ -48,7 +48,7 @@ BAD = {
     "nothing to tune on": (("tune", "--holdout", 0), "holdout must be above 0"),
     "a rho to tune": (("tune", "--rho", 0.1), "--rhos"),
     "unknown tracker": (("train", "--track", "tensorbord"), "did you mean tensorboard"),
-    "tracker that is not there": (("train", "--track", "wandb"), "not installed"),
+    "tracker that is not there": (("train", "--track", "mlflow"), "not installed"),
     "seed out of range": (("train", "--seed", 10**20), "seed must be"),
     "fp16 on a CPU": (("train", "--cpu", "--precision", "fp16"), "fp16 needs an accelerator"),
     "too large a subset": (("compare", "--subset", 10**6), "subset"),
