@@ -29,8 +29,10 @@ test-ray: .venv/ready  ## run the tests of the Ray engine and Ray Train, which n
 	$(INSTALL) -e '.[dev,ray]'
 	$(BIN)/pytest cluster_tests
 
+# Importing these takes longer than their tests.
+FRAMEWORKS := tests/integrations src/aesam/integrations
 quick: .venv/ready  ## run the tests worth running every minute
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow" $(addprefix --ignore ,$(FRAMEWORKS))
 
 check: .venv/ready docs  ## lint, formatting, types, documentation
 	$(BIN)/ruff check .

@@ -7,6 +7,8 @@ import math
 import pytest
 from support.fixtures_compatibility import MATRIX, first_sentence
 
+pytestmark = pytest.mark.slow
+
 ROOT = MATRIX.parents[1]
 ROWS = json.loads(MATRIX.read_text())["rows"]
 KEYS = {"right": "within", "refused": "says"}

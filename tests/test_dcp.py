@@ -31,9 +31,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import aesam
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:torch.distributed is disabled, unavailable or uninitialized:UserWarning"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        "ignore:torch.distributed is disabled, unavailable or uninitialized:UserWarning"
+    ),
+]
 STATELESS = "sgd without momentum"
 OF_BASE = BASES | {STATELESS: lambda params: torch.optim.SGD(params, lr=0.1)}
 OPTIONS = {

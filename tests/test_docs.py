@@ -103,6 +103,7 @@ ELSEWHERE = {"with_ray.py"}
 EXAMPLES = sorted({path.name for path in ROOT.glob("examples/*.py")} - ELSEWHERE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 @pytest.mark.usefixtures("left_as_found", "warnings_of_trainers")
 def test_the_examples_learn_to_read_digits(example, capsys, tmp_path):

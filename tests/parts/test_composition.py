@@ -19,6 +19,8 @@ from aesam.parts.part import Direction, Gradient, Memory, radius
 from aesam.parts.policies import Adaptive, Always, Bernoulli, Decision, Never, Periodic, Policy
 from aesam.parts.samples import LargestRise, WholeBatch
 
+pytestmark = pytest.mark.slow
+
 # New parts, as a user would write them ------------------------------------------------------------
 
 
