@@ -327,7 +327,7 @@ def test_a_base_that_is_torch_s_by_name_only_is_refused():
             self.param_groups = [{"params": list(params), "lr": 0.1}]
 
         def step(self, closure=None):
-            raise NotImplementedError
+            return None
 
     with pytest.raises(TypeError, match="Hollow did not run the constructor of torch"):
         aesam.SharpnessAware(Hollow(mlp().parameters()), policy=Always())

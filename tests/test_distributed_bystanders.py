@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 import torchmetrics
+from support.copies import Copies
 from support.problems import Problem
 from support.processes import on_processes
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import aesam
 
@@ -37,20 +37,6 @@ class Net(nn.Module):
         self.metric.update(x.mean())
         self.all.update(x[0])
         return self.head(torch.tanh(self.norm(self.frozen(self.wide(x)))))
-
-
-class Copies(TorchDispatchMode):
-    """The sizes of all plain tensors that are copied or made."""
-
-    def __init__(self):
-        super().__init__()
-        self.sizes = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if func in (torch.ops.aten.clone.default, torch.ops.aten.empty_like.default):
-            self.sizes.add(out.numel())
-        return out
 
 
 def wrapped(kind, net):

@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 import torchmetrics
+from support.copies import Copies
 from support.problems import Problem, mlp, same
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchmetrics.wrappers import MinMaxMetric, Running
 
 import aesam
@@ -106,20 +106,6 @@ def test_a_momentum_encoder_inside_the_model_moves_once_a_step():
         problem.step(opt, t)
         single(problem.x[t])
     assert same(list(model.key.parameters()), list(single.key.parameters()))
-
-
-class Copies(TorchDispatchMode):
-    """The sizes of all tensors that are copied or made."""
-
-    def __init__(self):
-        super().__init__()
-        self.sizes = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        if func in (torch.ops.aten.clone.default, torch.ops.aten.empty_like.default):
-            self.sizes.add(out.numel())
-        return out
 
 
 class LowRank(nn.Module):

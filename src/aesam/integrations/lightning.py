@@ -168,27 +168,27 @@ def _index(opt: SharpnessAware) -> int:
 
 def _refuse_what_cannot_be_run_again(trainer: Any, pl_module: Any, opt: SharpnessAware) -> None:
     if trainer.strategy.handles_gradient_accumulation:
-        raise NotImplementedError(
+        raise RuntimeError(
             f"{type(trainer.strategy).__name__} accumulates and steps by itself, so that no second "
             "pass can come between: use strategy='ddp'"
         )
     if any(type(m).__name__ == "FullyShardedDataParallel" for m in trainer.model.modules()):
-        raise NotImplementedError(
+        raise RuntimeError(
             "FSDPStrategy shards parameters where norms over all processes cannot be taken: use "
             "strategy='ddp', or ModelParallelStrategy with fully_shard (FSDP2)"
         )
     if "dataloader_iter" in inspect.signature(pl_module.training_step).parameters:
-        raise NotImplementedError(
+        raise RuntimeError(
             "training_step(self, dataloader_iter) takes its batches from an iterator, which cannot "
             "be run again: use training_step(self, batch, batch_idx)"
         )
     if opt.parts.move_before_pass:
-        raise NotImplementedError(
+        raise RuntimeError(
             f"{type(opt).__name__} moves the weights before the first pass, which the callback "
             "does not: leave it out, with one batch for each step"
         )
     if opt.parts.selects_rows:
-        raise NotImplementedError(
+        raise RuntimeError(
             f"{type(opt).__name__} selects samples and needs their losses, of which training_step "
             "returns the mean: use manual optimization with optimizer.step(losses)"
         )
