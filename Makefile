@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test test-ray quick check docs format bench bench-lab evidence evidence-cifar browser clean
+.PHONY: help setup demo test test-ray faults quick check docs format bench bench-lab evidence evidence-cifar browser clean
 
 help:  ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ test: .venv/ready browser  ## run all tests
 test-ray: .venv/ready  ## run the tests of the Ray engine and Ray Train, which need 240 MB more
 	$(INSTALL) -e '.[dev,ray]'
 	$(BIN)/pytest cluster_tests
+
+faults: .venv/ready  ## try every fault, of which the tests try a part; writes results/faults.json
+	AESAM_FAULTS=all $(BIN)/pytest -n 2 tests/faults
+	$(BIN)/python benchmarks/pages.py
 
 # Importing these takes longer than their tests.
 FRAMEWORKS := tests/integrations src/aesam/integrations

@@ -270,6 +270,14 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+def faults() -> str:
+    """What the tests of faults tried, and how all of it ended."""
+    rows = _head("fault", "tried", "how every one of them ended")
+    for row in read("faults.json")["rows"]:
+        rows.append(f"| {_cell(row['fault'])} | {row['tried']:,} | {_cell(row['outcome'])} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[str, str]:
     """The text that belongs after each marker."""
     return {
@@ -278,6 +286,7 @@ def tables() -> dict[str, str]:
         "cost": cost(),
         "data_sets": data_sets(),
         "demo": demo(),
+        "faults": faults(),
         "lab_methods": lab_groups(),
         "lab_overhead": lab_overhead(),
         "methods": methods(),
