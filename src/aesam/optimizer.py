@@ -1,8 +1,8 @@
 """The optimizer that users see: decide → ascend → second gradient → restore → base step."""
 
 import math
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -22,10 +22,11 @@ from aesam._core import (
     tensors,
 )
 from aesam._core.around_base import AroundBase
+from aesam._core.blocks import Block, Within
 from aesam._core.bystanders import Bystanders
-from aesam._core.guards import RandomState, replayed, seeds_in
+from aesam._core.guards import RandomState, replay_random, seeds_in
 from aesam._core.recording import Recording
-from aesam._core.step import Committed, Complete, Ledger, Pending, start
+from aesam._core.step import Complete, Ledger, Pending, start
 from aesam._core.unnoticed import Batch, takes_no_step, unnoticed_by_caller
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
@@ -143,36 +144,35 @@ class SharpnessAware(AroundBase):
 
     # The passes --------------------------------------------------------------------------
 
-    @contextmanager
-    def first_pass(self) -> Generator[None]:
+    def first_pass(self) -> AbstractContextManager[None]:
         """Around the first forward and backward: lets pass 2 draw the same dropout masks.
 
         May be entered several times before a decision, once for each micro-batch. A pending
         decision is discarded.
         """
-        self._ledger.begin("first_pass()")
-        with self._pass_at("opt.first_pass()"):
-            yield
+        return self._pass_at("opt.first_pass()", lambda: self._ledger.begin("first_pass()"))
 
-    @contextmanager
-    def _pass_at(self, block: str) -> Generator[None]:
+    def _pass_at(
+        self, name: str, begin: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[None]:
         """The random state is noted, and weights are moved that a part wants moved."""
         ledger = self._ledger
-        if self.parts.replays and (ledger.random is None or not self._has_gradients()):
-            ledger.random = RandomState(self._devices(), seeds_in(self.model))
-            ledger.watch.begin(self.model)
-        self._hear_own_gradients()
-        moved = None
-        if self.parts.move_before_pass:
-            moved = step.displacement_before_pass(
-                self.parts, self.base, self.normalize, self.model, ledger.workspace
-            )
-        try:
-            with ledger.inside(block if moved is None else "opt.first_pass()", moved):
-                yield
-        except BaseException:
-            ledger.random = None
-            raise
+
+        def enter(_: None) -> tuple[Block, None]:
+            if self.parts.replays and (ledger.random is None or not self._has_gradients()):
+                ledger.random = RandomState(self._devices(), seeds_in(self.model))
+                ledger.watch.begin(self.model)
+            self._hear_own_gradients()
+            moved = None
+            if self.parts.move_before_pass:
+                moved = step.displacement_before_pass(
+                    self.parts, self.base, self.normalize, self.model, ledger.workspace
+                )
+            block = ledger.blocks.push(Block(name if moved is None else "opt.first_pass()"))
+            step.displace(block, moved)
+            return block, None
+
+        return Within(ledger.blocks, begin, enter)
 
     def needs_second_pass(
         self,
@@ -199,7 +199,7 @@ class SharpnessAware(AroundBase):
         self._ledger.begin("needs_second_pass()")
         scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
         scale = checks.positive("grad_scale", scale)
-        return self._decide(scale, losses, loss, edited)
+        return self._ledger.blocks.safely(self._decide, scale, losses, loss, edited)
 
     def _decide(
         self,
@@ -249,49 +249,59 @@ class SharpnessAware(AroundBase):
             self._warn_once(decision.notice)
         return decision.use_sam
 
-    @contextmanager
-    def perturbed(self) -> Generator[closures.Perturbed]:
+    def perturbed(self) -> AbstractContextManager[closures.Perturbed]:
         """At ``w + ε`` inside, with cleared gradients; at ``w`` with ``d`` in ``p.grad`` after.
 
         Buffers and random state are as after pass 1 when the block is left. An exception inside
         restores the weights, clears the gradients and discards the step.
         """
         ledger = self._ledger
-        ledger.ready_for("perturbed()")
-        pending, ahead = step.awaiting_second_pass(ledger.pending)
-        random, losses = ahead.random, ahead.losses
-        # Before the ascent, which may run the model too.
-        bystanders = Bystanders(self.model, ledger.watch)
-        try:
+        made: list[step.SecondGradient] = []
+
+        def check() -> list[step.Decided]:
+            ledger.ready_for("perturbed()")
+            return [step.awaiting_second_pass(ledger.pending)]
+
+        def enter(
+            decided: list[step.Decided],
+        ) -> tuple[Block, closures.Perturbed]:
+            pending, ahead = decided.pop()  # and with it the first gradient, when this returns
+            block = ledger.blocks.push(Block("opt.perturbed()", self._clear_gradients))
+            # Before the ascent, which may run the model too.
+            bystanders = Bystanders(self.model, ledger.watch)
+            block.will(bystanders.restore)
             with torch.no_grad():
                 first, displacement = step.ascend(
                     self.parts, ledger, pending, ahead, self.normalize, self.model
                 )
-            del ahead  # and with it the first gradient: the second pass may use its place
+            made.append(step.SecondGradient(pending, first, bystanders))
             choose = partial(
                 self.parts.samples.rows,
                 memory=ledger.committed.memory("samples"),
                 generator=pending.generators.get("samples"),
             )
-            with replayed(random) as rewind, ledger.local.silent():
-                try:
-                    with ledger.inside("opt.perturbed()", displacement):
-                        self._clear_gradients()
-                        self._backwards.clear()
-                        yield closures.Perturbed(choose, losses, rewind)
-                finally:
-                    bystanders.restore()
-            bystanders.refuse_lost()
-            with torch.no_grad():
-                params, second, _ = with_gradient(self.base.param_groups, self._default_radius())
-                if first.params and not params:
-                    raise RuntimeError(messages.NO_SECOND_GRADIENT)
-                step.check_micro_batches(pending.backwards, self._backwards.count)
-                step.finish_second_pass(self.parts, ledger, pending, first, params, second)
-        except BaseException:
+            rewind = replay_random(ahead.random, block)
+            ledger.local.silence(block)
+            step.displace(block, displacement)
             self._clear_gradients()
-            ledger.discard()
-            raise
+            self._backwards.clear()
+            return block, closures.Perturbed(choose, ahead.losses, rewind)
+
+        def leave() -> None:
+            self._finish_second_pass(made[0])
+
+        return Within(ledger.blocks, check, enter, leave)
+
+    def _finish_second_pass(self, made: step.SecondGradient) -> None:
+        made.bystanders.refuse_lost()
+        with torch.no_grad():
+            params, second, _ = with_gradient(self.base.param_groups, self._default_radius())
+            if made.first.params and not params:
+                raise RuntimeError(messages.NO_SECOND_GRADIENT)
+            step.check_micro_batches(made.pending.backwards, self._backwards.count)
+            step.finish_second_pass(
+                self.parts, self._ledger, made.pending, made.first, params, second
+            )
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -322,6 +332,12 @@ class SharpnessAware(AroundBase):
         if closure is None:
             self._finish(scaler)
             return None
+        return ledger.blocks.safely(self._step_by_closure, closure, scaler, edited)
+
+    def _step_by_closure(
+        self, closure: Callable[..., Any], scaler: torch.amp.GradScaler | None, edited: bool
+    ) -> Any:
+        ledger = self._ledger
         if scaler is None and callers.scaler_above() is not None:
             raise RuntimeError(messages.CLOSURE_IN_SCALER)
         passes = closures.passes_of(
@@ -329,12 +345,8 @@ class SharpnessAware(AroundBase):
         )
         decided = self._made_before()
         before, batch = closures.Traces(self._parameters(), self._backwards), Batch(closure)
-        try:
-            with self._pass_at(step.CLOSURE), torch.enable_grad():
-                loss = closure() if passes is None else passes.first()
-        except BaseException:
-            ledger.discard()
-            raise
+        with self._pass_at(step.CLOSURE), torch.enable_grad():
+            loss = closure() if passes is None else passes.first()
         replaced = ledger.pending is not None and ledger.pending is not (
             decided and decided.pending
         )
@@ -387,7 +399,7 @@ class SharpnessAware(AroundBase):
         elif scaler is not None:
             scaler.step(self)  # calls step() again, unless it saw an overflow
         else:
-            self._step_by_replay()
+            self._ledger.blocks.safely(self._step_by_replay)
 
     def _step_by_replay(self) -> None:
         """Decide on the gradient in ``p.grad``; the second one is of the recorded forwards."""
@@ -404,7 +416,9 @@ class SharpnessAware(AroundBase):
             self._ledger.local.carry(scale)
             self._check_recording(recording, scale)
             with self.perturbed():
-                recording.run()
+                again = self._ledger.blocks.push(Block("opt.perturbed()"))
+                recording.run(again)
+                self._ledger.blocks.close(again)
                 with torch.no_grad():
                     grads = [p.grad for p in self._parameters() if p.grad is not None]
                     tensors.scale(grads, 1.0 / scale)
@@ -425,15 +439,16 @@ class SharpnessAware(AroundBase):
         pending.backwards = None  # a forward is replayed once, however many backwards it had
         if not recording.wants_check():
             return
+        blocks = self._ledger.blocks
+        block = blocks.push(Block("opt.step()"))
         bystanders = Bystanders(self.model, self._ledger.watch)
-        try:
-            with self._ledger.local.silent():
-                again = partial(recording.run, with_buffers=True)
-                replay_check.compare(
-                    self._parameters(), again, scale, recording.is_coarse, self.model
-                )
-        finally:
-            bystanders.restore()
+        block.will(bystanders.restore)
+        self._ledger.local.silence(block)
+        again = partial(recording.run, block, with_buffers=True)
+        replay_check.compare(
+            self._parameters(), again, scale, recording.is_coarse, self.model, block
+        )
+        blocks.close(block)
         bystanders.refuse_lost()
         if pending.ahead is not None:
             now = step.versions_of(pending.ahead.gradient)
@@ -469,7 +484,8 @@ class SharpnessAware(AroundBase):
         else:
             if not ledger.pending.is_unscaled:
                 step.check_unscaled(ledger.pending, self.base)
-            self._apply(ledger.pending, ledger.pending.after)
+            ledger.blocks.safely(self._update, ledger.pending)
+            self._after_update()
 
     def _skip(self) -> None:
         self._ledger.discard()
@@ -486,23 +502,22 @@ class SharpnessAware(AroundBase):
             "further ones are counted in skipped_steps"
         )
 
-    def _apply(self, pending: Pending, after: Committed) -> None:
-        ledger = self._ledger
-        try:
-            if self.max_norm is not None:
-                torch.nn.utils.clip_grad_norm_(self._parameters(), self.max_norm)
-            for hook in self._optimizer_step_pre_hooks.values():
-                hook(self, (self,), {})
-            self.base.step()
-            if self.parts.after_base_step:
-                self._act_after_base_step(pending)
-        except BaseException:
-            ledger.discard()
-            raise
-        ledger.pending = None
-        if pending.generators:
-            after = replace(after, generators=step.end_of(pending.generators))
-        ledger.commit(after, pending)
+    def _update(self, pending: Pending) -> None:
+        """The base's update along ``d``; the step is taken once it has returned."""
+        if self.max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters(), self.max_norm)
+        for hook in self._optimizer_step_pre_hooks.values():
+            hook(self, (self,), {})
+        if pending.generators and pending.after is not None:
+            drawn = step.end_of(pending.generators)
+            pending.after = replace(pending.after, generators=drawn)
+        # In one expression: Python lets no interrupt in between its call and its note.
+        pending.returned.append(self.base.step())
+        if self.parts.after_base_step:
+            self._act_after_base_step(pending)
+        self._ledger.commit(pending)
+
+    def _after_update(self) -> None:
         self._backwards.clear()
         if self._recording is not None:
             self._recording.drop_all()

@@ -2,14 +2,14 @@
 
 import random
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from aesam._core import tensors
+from aesam._core.blocks import Block
 from aesam._core.tensors import Workspace
 from aesam.parts.part import Direction
 
@@ -128,6 +128,42 @@ class RandomState:
             tensors.assign([seed for seed, _ in drawn], [then for _, then in drawn])
 
 
+class Autocast:
+    """Mixed precision as it is now, for some kinds of device.
+
+    To be entered again, or put back: a block of it that an interrupt left would go on for ever.
+    """
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._kinds = [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in sorted(kinds)
+        ]
+        self._cached = torch.is_autocast_cache_enabled()
+        torch.autocast_increment_nesting()
+        self._depth = torch.autocast_decrement_nesting()
+
+    @property
+    def is_enabled(self) -> bool:
+        return any(enabled for _, enabled, _ in self._kinds)
+
+    def contexts(self) -> list[torch.autocast]:
+        return [
+            torch.autocast(kind, dtype, enabled=enabled, cache_enabled=self._cached)
+            for kind, enabled, dtype in self._kinds
+        ]
+
+    def restore(self) -> None:
+        while torch.autocast_increment_nesting() - 1 > self._depth:
+            torch.autocast_decrement_nesting()
+            torch.autocast_decrement_nesting()
+        torch.autocast_decrement_nesting()
+        for kind, enabled, dtype in self._kinds:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(self._cached)
+
+
 def seeds_in(model: nn.Module | None) -> list[Tensor]:
     """The random states of Keras's layers, two numbers each: a dropout that was given a seed."""
     layer_kind = getattr(sys.modules.get("keras"), "Layer", None)
@@ -156,19 +192,15 @@ def _setter(device: torch.device) -> Callable[[Tensor], None]:
     return lambda state: module.set_rng_state(state, device)
 
 
-@contextmanager
-def replayed(state: RandomState | None) -> Generator[Callable[[], None]]:
-    """Draw again what was drawn from ``state`` on, then go on as if it had not been.
+def replay_random(state: RandomState | None, block: Block) -> Callable[[], None]:
+    """Draw again, within the block, what was drawn from ``state`` on; after it, as if not.
 
     Gives a function that winds back once more, for a pass of several forwards. Without a state
     the block draws fresh numbers.
     """
     if state is None:
-        yield lambda: None
-        return
+        return lambda: None
     afterwards = RandomState(state.devices, state.seeds)
+    block.will(afterwards.restore)
     state.restore()
-    try:
-        yield state.restore
-    finally:
-        afterwards.restore()
+    return state.restore

@@ -7,8 +7,7 @@ while everything else sees the average that is in ``p.grad``.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import weakref
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from aesam._core import messages, tensors
+from aesam._core.blocks import Block
 from aesam.parts.part import Gradient
 
 
@@ -77,14 +77,13 @@ class LocalGradients:
         """Begin a sum anew; what was decided on stays."""
         self._arriving = {}
 
-    @contextmanager
-    def silent(self) -> Generator[None]:
-        """Inside, nothing is kept: the second pass is followed by no ascent."""
+    def silence(self, block: Block) -> None:
+        """Keep nothing within the block: the second pass is followed by no ascent."""
+        block.will(self._hear_again)
         self._is_silent = True
-        try:
-            yield
-        finally:
-            self._is_silent = False
+
+    def _hear_again(self) -> None:
+        self._is_silent = False
 
     def decide(self, measured: Gradient) -> None:
         """Lay aside what belongs to the gradient that is decided on, or refuse it in words."""

@@ -23,7 +23,8 @@ from torch.nn.parameter import is_lazy
 
 from aesam._core import messages, tensors, trees
 from aesam._core.backwards import Backwards, current_task
-from aesam._core.guards import Buffers, RandomState, seeds_in
+from aesam._core.blocks import Block
+from aesam._core.guards import Autocast, Buffers, RandomState, seeds_in
 
 #: Of the second passes by replay, the first and then one in so many is checked against the first.
 REPLAYS_PER_CHECK = 1000
@@ -41,11 +42,7 @@ class Forward:
         self.args, self.kwargs = trees.mapped((args, kwargs), lambda t: t)
         self.versions = [tensors.version(t) for t in trees.tensors_in((args, kwargs))]
         self.random = RandomState(recording.devices, seeds_in(through))
-        self.autocast = [
-            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-            for kind in sorted({"cpu", *(d.type for d in recording.devices)})
-        ]
-        self.cached = torch.is_autocast_cache_enabled()
+        self.autocast = Autocast({"cpu", *(d.type for d in recording.devices)})
         self.through = through
         self.synchronised = bool(getattr(through, "require_backward_grad_sync", True))
         self.modes = [m.training for m in through.modules()]
@@ -184,7 +181,7 @@ class Recording:
     @property
     def is_coarse(self) -> bool:
         """Whether any of it was computed in 16 bits, where parameters need not be."""
-        return any(enabled for f in self.forwards for _, enabled, _ in f.autocast)
+        return any(forward.autocast.is_enabled for forward in self.forwards)
 
     def __repr__(self) -> str:
         if self.loss_inside is None:
@@ -228,6 +225,7 @@ class Recording:
 
     def drop_finished(self) -> None:
         """The gradients are cleared: forwards whose backward has run are over."""
+        self._depth, self._opened = 0, None  # an interrupted forward never ends
         for forward in self.forwards:
             forward.gradients.clear()
         self.forwards.clear()
@@ -257,38 +255,39 @@ class Recording:
         if self._plan and not any(forward.synchronised for forward, _ in self._plan[-1]):
             raise RuntimeError(messages.UNSYNCHRONISED)
 
-    def run(self, with_buffers: bool = False) -> None:
-        """Forward and backward again, at the weights as they are now.
+    def run(self, block: Block, with_buffers: bool = False) -> None:
+        """Forward and backward again, at the weights as they are now, within the block.
 
-        Gradients of parameters that others train are as before. ``with_buffers`` puts the buffers
-        of before each forward in place, where they were kept.
+        Gradients of parameters that others train are as before when it ends. ``with_buffers`` puts
+        the buffers of before each forward in place, where they were kept.
         """
-        afterwards = RandomState(self.devices, [s for f in self.forwards for s in f.random.seeds])
+        block.will(self._over)
+        for undo in (
+            RandomState(self.devices, [s for f in self.forwards for s in f.random.seeds]).restore,
+            Autocast({"cpu", *(d.type for d in self.devices)}).restore,
+            partial(_set_gradients, [(p, p.grad) for p in self._of_others]),
+        ):
+            block.will(undo)
         self._replaying = True
-        held = [(p, p.grad) for p in self._of_others]
-        try:
-            for p, _ in held:
-                p.grad = None
-            for group in self._plan:
-                with contextlib.ExitStack() as stack:
-                    if not any(forward.synchronised for forward, _ in group):
-                        stack.enter_context(group[0][0].through.no_sync())  # pyright: ignore
-                    outputs: list[Tensor] = []
-                    gradients: list[Tensor] = []
-                    for forward, arrived in group:
-                        if with_buffers and forward.buffers is not None:
-                            forward.buffers.restore()
-                        found = self._again(forward)
-                        _check_outputs(found, arrived)
-                        outputs += [found[i] for i in arrived]
-                        gradients += list(arrived.values())
-                    torch.autograd.backward(outputs, gradients)
-        finally:
-            self._replaying = False
-            self._captured = None
-            for p, gradient in held:
-                p.grad = gradient
-            afterwards.restore()
+        _set_gradients([(p, None) for p in self._of_others])
+        for group in self._plan:
+            with contextlib.ExitStack() as stack:
+                if not any(forward.synchronised for forward, _ in group):
+                    stack.enter_context(group[0][0].through.no_sync())  # pyright: ignore
+                outputs: list[Tensor] = []
+                gradients: list[Tensor] = []
+                for forward, arrived in group:
+                    if with_buffers and forward.buffers is not None:
+                        forward.buffers.restore()
+                    found = self._again(forward)
+                    _check_outputs(found, arrived)
+                    outputs += [found[i] for i in arrived]
+                    gradients += list(arrived.values())
+                torch.autograd.backward(outputs, gradients)
+
+    def _over(self) -> None:
+        self._replaying = False
+        self._captured = None
 
     def _by_backward(self) -> list[Group]:
         """The forwards of each backward together, as they were, with their outputs' gradients."""
@@ -309,10 +308,8 @@ class Recording:
         args, kwargs = trees.mapped((forward.args, forward.kwargs), _as_input)
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            for kind, enabled, dtype in forward.autocast:
-                stack.enter_context(
-                    torch.autocast(kind, dtype, enabled=enabled, cache_enabled=forward.cached)
-                )
+            for context in forward.autocast.contexts():
+                stack.enter_context(context)
             forward.through(*args, **kwargs)
         found, self._captured = self._captured, None
         if found is None:
@@ -394,6 +391,11 @@ def _reaches(tensor: Tensor, params: set[int]) -> bool:
             return True
         waiting += [following for following, _ in node.next_functions]
     return False
+
+
+def _set_gradients(pairs: Iterable[tuple[Tensor, Tensor | None]]) -> None:
+    for p, gradient in pairs:
+        p.grad = gradient
 
 
 def _as_input(tensor: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """Does the recording make the gradient that is in ``p.grad``? Run again at ``w`` and compared."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from aesam._core import messages, tensors
+from aesam._core.blocks import Block
 
 #: Of the gradients' own size, what rounding may make: of nondeterministic kernels at most.
 _ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-3}
@@ -20,30 +22,35 @@ def compare(
     scale: float,
     coarse: bool,
     model: nn.Module,
+    block: Block,
 ) -> None:
     """Run again at ``w`` and refuse, by name, parameters whose gradient is another.
 
-    The gradients in ``p.grad`` are the same afterwards, to the bit and in the same tensors, though
-    DDP may have used their memory. ``scale`` is the factor that the recorded gradients carry.
+    The gradients in ``p.grad`` are the same after the block, to the bit and in the same tensors,
+    though DDP may have used their memory. ``scale`` is the factor on the recorded gradients.
     """
     held = [p.grad for p in params]
     kept = [None if g is None else g.clone() for g in held]
+    block.will(partial(_put_back, params, held, kept))
     for p in params:
         p.grad = None
-    try:
-        run()
-        again = [p.grad for p in params]
-        differing = _differing(kept, again, scale, coarse)
-    finally:
-        for p, g, copy in zip(params, held, kept, strict=True):
-            p.grad = g
-            if g is not None and copy is not None:
-                tensors.assign([g], [copy])
+    run()
+    differing = _differing(kept, [p.grad for p in params], scale, coarse)
     if differing:
         names = {id(p): name for name, p in model.named_parameters()}
         named = [names.get(id(params[i]), "one outside the model") for i in differing]
         shown = ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
         raise RuntimeError(messages.BYPASSED.format(names=shown))
+
+
+@torch.no_grad()
+def _put_back(
+    params: Sequence[Tensor], held: Sequence[Tensor | None], kept: Sequence[Tensor | None]
+) -> None:
+    for p, g, copy in zip(params, held, kept, strict=True):
+        p.grad = g
+        if g is not None and copy is not None:
+            tensors.assign([g], [copy])
 
 
 def _differing(

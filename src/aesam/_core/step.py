@@ -4,8 +4,7 @@ The order of a step is in :mod:`aesam.optimizer`; here is what each call of it d
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor
 
 from aesam._core import callers, messages, tensors
-from aesam._core.bystanders import Watch
+from aesam._core.blocks import Block, Blocks
+from aesam._core.bystanders import Bystanders, Watch
 from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
 from aesam._core.local_gradients import LocalGradients
@@ -90,7 +90,8 @@ class Pending:
 
     ``after`` is what taking it commits; it is None where a gradient is not finite. ``released`` are
     the tensors of memories that it replaces, which then go back to the workspace. ``backwards`` are
-    the backward passes that made the first gradient, where they were counted.
+    the backward passes that made the first gradient, where they were counted. ``returned`` is what
+    the base's update returned, once it has.
     """
 
     after: Committed | None
@@ -104,6 +105,20 @@ class Pending:
     is_unscaled: bool = False
     backwards: int | None = None
     released: list[dict[Tensor, Tensor]] = field(default_factory=list[dict[Tensor, Tensor]])
+    returned: list[object] = field(default_factory=list[object])
+
+
+#: A second pass that was decided, and what it needs.
+Decided = tuple[Pending, SecondPass]
+
+
+@dataclass(frozen=True)
+class SecondGradient:
+    """What making ``d`` needs when a second pass is over."""
+
+    pending: Pending
+    first: Gradient
+    bystanders: Bystanders
 
 
 class Complete:
@@ -142,9 +157,13 @@ class Ledger:
         self.workspace = Workspace()
         self.watch = Watch()
         self.local = LocalGradients()
-        self.block: str | None = None  # the `with` block that we are in
+        self.blocks = Blocks(self.end_step)
         self._mode: str | None = None  # of a base with two sets of weights, as last told
-        self._displaced: Displacement | None = None
+
+    @property
+    def block(self) -> str | None:
+        """The block that we are in, by its name; None outside of all."""
+        return self.blocks.name
 
     def begin(self, call: str) -> None:
         """Begin anew: a pending step is discarded; refused inside a pass."""
@@ -152,11 +171,10 @@ class Ledger:
         self.discard()
 
     def ready_for(self, call: str) -> None:
-        """Refuse ``call`` inside a pass; bring weights home that an interrupt left behind."""
+        """Refuse ``call`` inside a pass; end a pass that an interrupt left behind."""
+        self.blocks.drop_left()
         if self.block is not None and not (self.block == CLOSURE and call in _INSIDE_CLOSURE):
             raise RuntimeError(f"{call} inside `with {self.block}`: leave that block first")
-        if self._displaced is not None:
-            self._bring_home(self._displaced)
 
     def switch(self, mode: str, switch: Callable[[], object] | None) -> None:
         """Let a base with two sets of weights change to the other.
@@ -165,38 +183,32 @@ class Ledger:
         """
         if switch is None or (mode == "train" == self._mode and self.block is not None):
             return
-        if self._displaced is not None or mode == "eval":
+        if self.blocks.are_displaced or mode == "eval":
             self.ready_for(f"{mode}()")
         switch()
         self._mode = mode
 
-    @contextmanager
-    def inside(self, block: str, displacement: Displacement | None) -> Generator[None]:
-        """Weights displaced inside; back to the bit outside, whatever happened."""
-        outer, self.block, self._displaced = self.block, block, displacement
-        try:
-            if displacement is not None:
-                displacement.move()
-            yield
-        finally:
-            self.block = outer
-            if displacement is not None:
-                self._bring_home(displacement)
-
-    def _bring_home(self, displacement: Displacement) -> None:
-        displacement.restore()
-        self._displaced = None
-
     def discard(self) -> None:
         """Drop the pending step, if any: it counts as skipped and leaves no other trace."""
         if self.pending is not None:
-            self.pending = None
-            self.skipped += 1
+            self.pending, self.skipped = None, self.skipped + 1
 
-    def commit(self, after: Committed, pending: Pending) -> None:
-        for tensors_of in pending.released:
+    def end_step(self) -> None:
+        """End the step under way after an error: taken if the base's update returned."""
+        self.random = None
+        if self.pending is not None and self.pending.returned:
+            self.commit(self.pending)
+        else:
+            self.discard()
+
+    def commit(self, pending: Pending) -> None:
+        """Take the step; done twice, after an interrupt, it is taken once."""
+        if pending.after is not None:
+            self.committed, self.last_step = pending.after, pending.record
+        released, pending.released = pending.released, []
+        self.pending = None
+        for tensors_of in released:
             self.workspace.give(list(tensors_of), list(tensors_of.values()))
-        self.committed, self.last_step = after, pending.record
 
     def continue_from(self, committed: Committed, skipped: int) -> None:
         """Go on from a checkpoint; a step under way is forgotten."""
@@ -344,7 +356,15 @@ def displacement_before_pass(
     return Displacement(asked[0], normalize, model, workspace) if asked else None
 
 
-def awaiting_second_pass(pending: Pending | None) -> tuple[Pending, SecondPass]:
+def displace(block: Block, displacement: Displacement | None) -> None:
+    """Move the weights within the block; they are back to the bit after it."""
+    if displacement is not None:
+        block.is_displaced = True
+        block.will(displacement.restore)
+        displacement.move()
+
+
+def awaiting_second_pass(pending: Pending | None) -> Decided:
     """What was decided and is still to be done, or an error that says what to call instead."""
     if pending is None:
         raise RuntimeError(messages.UNDECIDED)
