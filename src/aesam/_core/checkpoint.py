@@ -3,21 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from aesam._core import bases, layout, tensors
+from aesam._core import base_state, bases, layout, tensors
 from aesam._core.construction import Parts
 from aesam._core.layout import as_count, as_dict, damaged, same_keys
 from aesam._core.step import Committed, Ledger, start
 from aesam.parts.part import Memory, MemoryPart, Part
-
-_SHAPED_LIKE_PARAMETER = (
-    "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg",
-    "grad_avg", "sum", "prev", "step_size", "ax", "acc_delta",
-)  # fmt: skip
+from aesam.parts.policies import Policy
 
 
 @dataclass(frozen=True)
@@ -102,8 +98,8 @@ def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optim
     """Check all of ``saved``, load the base's, and give ours; on any error nothing changed."""
     ours, of_base = layout.separate(saved, set(bases.state_dict_of(base)))
     _check_method(ours, parts)
-    _check_base(of_base, base)
     loaded = _read(ours, parts, normalize, base.param_groups)
+    base_state.check(of_base, base, loaded.committed.step)
     bases.load_into(base, of_base)
     return loaded
 
@@ -126,44 +122,6 @@ def _check_method(ours: dict[str, Any], parts: Parts) -> None:
         )
 
 
-def _check_base(saved: dict[str, Any], base: torch.optim.Optimizer) -> None:
-    state, groups = as_dict("state", saved["state"]), saved["param_groups"]
-    found, own = ([len(group["params"]) for group in gs] for gs in (groups, base.param_groups))
-    if found != own:
-        raise damaged("param_groups", f"groups of {found} parameters, this optimizer has {own}")
-    known_shapes: dict[Any, Tensor | None] = {}
-    holders = bases.holder_of_each_group(base)
-    for i, (group, mine, holder) in enumerate(zip(groups, base.param_groups, holders, strict=True)):
-        missing = [k for k in _numbers_of(holder.defaults) if k not in group]
-        if missing:
-            raise damaged(f"param_groups[{i}]", f"missing keys {missing}")
-        known = bases.is_torch_s_own(holder)
-        params = mine["params"] if known else [None] * len(mine["params"])
-        known_shapes.update(zip(group["params"], params, strict=True))
-    for key, entry in state.items():
-        if isinstance(key, int) and key not in known_shapes:
-            raise damaged(f"state[{key}]", f"there are {sum(own)} parameters")
-        param = known_shapes.get(key)
-        if param is not None and isinstance(entry, dict):
-            _check_shapes(key, cast(dict[str, Any], entry), param)
-
-
-def _numbers_of(defaults: dict[str, Any]) -> list[str]:
-    """The settings that a group with these defaults must have; switches may be of a later torch."""
-    numbers = [k for k, v in defaults.items() if isinstance(v, int | float | tuple | Tensor)]
-    return [k for k in numbers if not isinstance(defaults[k], bool)]
-
-
-def _check_shapes(key: int | str, entry: dict[str, Any], param: Tensor) -> None:
-    for name in _SHAPED_LIKE_PARAMETER:
-        value = entry.get(name)
-        if isinstance(value, Tensor) and value.shape != param.shape:
-            raise damaged(
-                f"state[{key!r}][{name!r}]",
-                f"shape {tuple(value.shape)}, the parameter has {tuple(param.shape)}",
-            )
-
-
 def _read(
     ours: dict[str, Any], parts: Parts, normalize: bool, groups: list[dict[str, Any]]
 ) -> Loaded:
@@ -178,7 +136,7 @@ def _read(
     sections = {name: _section(name, ours[name]) for name in names}
     parts = _with_saved_total(parts, sections["policy"]["settings"])
     committed = Committed(
-        policy=_read_policy(sections["policy"], fresh.policy),
+        policy=_read_policy(sections["policy"], parts.policy, fresh.policy),
         generators=_read_generators(ours["generators"], fresh.generators),
         memories={
             name: _read_memory(name, sections[name], part, params)
@@ -220,10 +178,17 @@ def _section(name: str, value: object) -> dict[str, Any]:
     return section
 
 
-def _read_policy(section: dict[str, Any], fresh: Mapping[str, float]) -> dict[str, float]:
+def _read_policy(
+    section: dict[str, Any], policy: Policy, fresh: Mapping[str, float]
+) -> dict[str, float]:
     state = section["state"]
     same_keys("policy['state']", state, set(fresh))
-    return {key: _number(f"policy['state'][{key!r}]", state[key]) for key in fresh}
+    read = {key: _number(f"policy['state'][{key!r}]", state[key]) for key in fresh}
+    try:
+        policy.check_state(read)
+    except ValueError as error:
+        raise damaged("policy['state']", str(error)) from error
+    return read
 
 
 def _read_generators(saved: object, fresh: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -253,7 +218,12 @@ def _read_memory(
         restored[params[i]] = _like_parameter(where, tensor, params[i])
     if not all(map(math.isfinite, tensors.norms(tensors.local(list(restored.values()))))):
         raise damaged(f"{name}['tensors']", "not finite")
-    return Memory(numbers, restored)
+    memory = Memory(numbers, restored)
+    try:
+        part.check_memory(memory)
+    except ValueError as error:
+        raise damaged(name, str(error)) from error
+    return memory
 
 
 def _like_parameter(where: str, tensor: object, param: Tensor) -> Tensor:
@@ -267,5 +237,7 @@ def _like_parameter(where: str, tensor: object, param: Tensor) -> Tensor:
             f"a tensor of shape {tuple(own.shape)} was expected, found {tuple(found.shape)}; if "
             "the sharding is another now, load with torch.distributed.checkpoint",
         )
+    if not (found.is_floating_point() or found.is_complex()):
+        raise damaged(where, f"real numbers were expected, found {found.dtype}")
     copied = found.detach().to(device=own.device, dtype=own.dtype, copy=True)
     return tensors.sharded_like([copied], [param])[0]

@@ -154,11 +154,13 @@ def _sections(groups: list[dict[str, Any]]) -> dict[str, Any]:
             "groups: load it with opt.base.load_state_dict(...), and the method starts afresh"
         )
     where = f"param_groups[...][{KEY!r}]"
+    if not all(isinstance(text, str) for text in texts):
+        raise damaged(where, f"a text was expected, found {type(texts[0]).__name__}")
     if any(text != texts[0] for text in texts):
         raise damaged(where, "the groups are of different checkpoints")
     try:
         read = as_dict(where, json.loads(texts[0]))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise damaged(where, f"not what was written ({error})") from error
     _check_version(read.get("version"), VERSION)
     same_keys(where, read, _KEYS)
@@ -198,8 +200,9 @@ def without_ours(state: dict[Any, Any], groups: list[dict[str, Any]]) -> dict[st
     kept: dict[Any, Any] = {}
     for key, entry in state.items():
         ours = _ours(entry)
-        of_base = {n: v for n, v in entry.items() if n not in ours} if ours else entry
-        if of_base or not ours:  # else we made the entry
+        if not ours:
+            kept[key] = entry
+        elif of_base := {n: v for n, v in entry.items() if n not in ours}:  # else we made it
             kept[key] = of_base
     bare = [{name: value for name, value in g.items() if name != KEY} for g in groups]
     return {"state": kept, "param_groups": bare}
@@ -219,7 +222,7 @@ def _formed(where: str, ours: dict[str, Any]) -> dict[str, object]:
     formed: dict[str, object] = {}
     for part in parts:
         tensor, flag = (ours[name] for name in names(part))
-        if not (isinstance(flag, Tensor) and flag.numel() == 1):
+        if not (isinstance(flag, Tensor) and flag.numel() == 1 and flag.item() in (0, 1)):
             raise damaged(f"{where}[{names(part)[1]!r}]", f"a flag was expected, found {flag!r}")
         if flag.item():
             formed[part] = tensor
@@ -249,6 +252,6 @@ def as_dict(where: str, value: object) -> dict[Any, Any]:
 
 
 def as_count(where: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise damaged(where, f"a whole number >= 0 was expected, found {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise damaged(where, f"a whole number >= 0 was expected, found {value!r:.60}")
     return value

@@ -83,7 +83,7 @@ def add(targets: Sequence[Tensor], sources: Sequence[Tensor], factor: float = 1.
     written, read = local(targets), local(sources)
     if abs(factor) > _SAFE_FACTOR:
         limit = min(torch.finfo(t.dtype).max for t in written)
-        while abs(factor) > limit:
+        while limit < abs(factor) < math.inf:  # an infinite one stays so
             read, factor = list(torch._foreach_mul(read, limit)), factor / limit
     torch._foreach_add_(written, read, alpha=factor)
 

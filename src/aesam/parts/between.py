@@ -94,6 +94,9 @@ class Reuse(Between):
         """Nothing where nothing can be reused: ``g_v`` may hold infinities then."""
         return memory if memory.number("norm") > 0.0 else Memory()
 
+    def check_memory(self, memory: Memory) -> None:
+        checks.at_least_zero("norm", memory.number("norm"))
+
     def adjust(self, gradient: Gradient, memory: Memory, generator: Draws) -> None:
         norm = memory.number("norm")
         if norm == 0.0:

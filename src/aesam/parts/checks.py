@@ -66,7 +66,13 @@ def whole(name: str, value: object, least: int) -> int:
         raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
     if int(value) < least:
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    if int(value) >= 2**63:  # nothing can be counted so far
+        raise ValueError(f"{name} must be {allowed} and below 2**63, got one of {_digits(value)}")
     return int(value)
+
+
+def _digits(value: Integral) -> str:
+    return f"{len(str(int(value)))} digits" if int(value) < 10**4000 else "thousands of digits"
 
 
 def whole_or_none(name: str, value: object, least: int) -> int | None:
@@ -76,10 +82,7 @@ def whole_or_none(name: str, value: object, least: int) -> int | None:
 
 def seed(name: str, value: object) -> int:
     """``value`` of ``name``, if a generator of torch can be seeded with it."""
-    number = whole(name, value, least=0)
-    if number >= 2**63:
-        raise ValueError(f"{name} must be a whole number from 0 to 2**63 - 1, got {value!r}")
-    return number
+    return whole(name, value, least=0)
 
 
 def flag(name: str, value: object) -> bool:

@@ -186,6 +186,9 @@ class MemoryPart(Part):
         """
         return memory
 
+    def check_memory(self, memory: Memory) -> None:
+        """Raise a ValueError for a memory, read from a checkpoint, that no step leaves."""
+
     def settle(self, memory: Memory) -> Memory:
         """Called with what :meth:`learn` returned, its numbers fetched: what of it is kept."""
         return memory

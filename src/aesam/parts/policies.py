@@ -94,6 +94,9 @@ class Policy(Part):
         """The decision for this step, and the state after it; ``state`` is left as it was."""
         raise TypeError(f"{type(self).__name__} must define decide(now, state)")
 
+    def check_state(self, state: State) -> None:
+        """Raise a ValueError for a state, read from a checkpoint, that no step leaves."""
+
     @property
     def needs_total_steps(self) -> bool:
         """Whether it has a setting ``total_steps`` that was left out."""
@@ -239,6 +242,10 @@ class Adaptive(Policy):
 
     def start(self) -> State:
         return {"mean": 0.0, "variance": self.initial_variance}
+
+    def check_state(self, state: State) -> None:
+        for name, value in state.items():
+            checks.at_least_zero(name, value)  # both are means of squares
 
     def threshold_factor(self, step: int) -> float:
         """``c_t``, falling linearly from ``λ2`` at the start to ``λ1`` at ``total_steps``."""
