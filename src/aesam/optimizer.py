@@ -197,6 +197,9 @@ class SharpnessAware(AroundBase):
                 for instance; do the same in the second pass. Clipped ones are refused without it.
         """
         self._ledger.begin("needs_second_pass()")
+        if isinstance(grad_scale, Tensor) and grad_scale.numel() != 1:
+            shape = tuple(grad_scale.shape)
+            raise ValueError(f"grad_scale must be one number, got a tensor of shape {shape}")
         scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
         scale = checks.positive("grad_scale", scale)
         return self._ledger.blocks.safely(self._decide, scale, losses, loss, edited)
@@ -498,8 +501,8 @@ class SharpnessAware(AroundBase):
                 f"a gradient is infinite or NaN at step {step}; the weights are as before"
             )
         self._warn_once(
-            "a gradient is infinite or NaN: the update was skipped and the weights are as before; "
-            "further ones are counted in skipped_steps"
+            "a gradient, or the direction made of it, is infinite or NaN: the update was skipped "
+            "and the weights are as before; further ones are counted in skipped_steps"
         )
 
     def _update(self, pending: Pending) -> None:

@@ -99,7 +99,7 @@ class Pending:
     generators: Mapping[str, torch.Generator] = field(default_factory=dict[str, torch.Generator])
     ahead: SecondPass | None = None
     norm_at_ascent: Tensor | None = None
-    norm_of_second: float = 0.0
+    norm_of_direction: float = 0.0
     carried: Any = None
     scale: float = 1.0
     is_unscaled: bool = False
@@ -338,9 +338,12 @@ def mean_over_processes(loss: Tensor, model: Any) -> Tensor:
 
 
 def adjust(parts: Parts, done: Committed, measured: Gradient, pending: Pending) -> None:
-    """Make ``d`` of the first gradient, in place."""
+    """Make ``d`` of the first gradient, in place; one that is not finite is not applied."""
     drawn = pending.generators.get("between")
-    parts.between.adjust(measured, done.memory("between"), drawn)
+    try:
+        parts.between.adjust(measured, done.memory("between"), drawn)
+    except FloatingPointError:
+        pending.after = None
 
 
 # A step with one -----------------------------------------------------------------------------
@@ -437,8 +440,11 @@ def finish_second_pass(
         name: part.learn(first, params, second, seen.memory(name), ledger.workspace)
         for name, part in parts.learners.items()
     }
+    pending.carried = parts.combine.combine(
+        first, params, second, done.memory("combine"), pending.generators.get("combine")
+    )
     total, learned, at_ascent = _fetch(params, second, learned, pending.norm_at_ascent)
-    pending.norm_of_second = total
+    pending.norm_of_direction = total
     if at_ascent is not None:
         _refuse_other_scale(at_ascent, first)
     if not math.isfinite(total):
@@ -454,9 +460,6 @@ def finish_second_pass(
                 _let_go(learned[name], memory, done.memory(name)),
             )
         ]
-        pending.carried = parts.combine.combine(
-            first, params, second, done.memory("combine"), pending.generators.get("combine")
-        )
     if first.values:
         ledger.workspace.give(first.params, first.values)
 
@@ -473,7 +476,7 @@ def _fetch(
     learned: Mapping[str, Memory],
     ascent: Tensor | None,
 ) -> tuple[float, dict[str, Memory], float | None]:
-    """``‖g_s‖``, the numbers that were learned and the norm at the ascent, in one transfer."""
+    """``‖d‖``, the numbers that were learned and the norm at the ascent, in one transfer."""
     total = tensors.norm(second, params).reshape(1)
     asked = [v for m in learned.values() for v in m.values.values() if isinstance(v, Tensor)]
     wanted = [*asked, *([] if ascent is None else [ascent])]
@@ -505,10 +508,10 @@ def check_unscaled(pending: Pending, base: torch.optim.Optimizer) -> None:
         above = callers.scaler_above()
         if above is not None and above.scaler.get_scale() != 1.0:
             raise RuntimeError(messages.SCALE_NOT_GIVEN)
-    elif pending.norm_of_second > 0.0 and pending.scale >= 4.0:
+    elif pending.norm_of_direction > 0.0 and pending.scale >= 4.0:
         params = dict.fromkeys(p for group in base.param_groups for p in group["params"])
         now = tensors.norm_on_host([p.grad for p in params if p.grad is not None])
-        if now > pending.norm_of_second / 2.0:
+        if now > pending.norm_of_direction / 2.0:
             raise RuntimeError(messages.STILL_SCALED)
 
 

@@ -24,7 +24,7 @@ from torch.nn import Parameter
 _PLAIN = frozenset({Tensor, Parameter})
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _DTYPE_AND_DEVICE = attrgetter("dtype", "device")
-_SAFE_FACTOR = 6e4  # every floating dtype holds it
+SAFE = 6e4  # every floating dtype holds it
 _BATCH = 1 << 20
 _SMALL = 1024  # numbers in a tensor; above it, copying costs more than one more operation
 _MANY = 128  # tensors; so many small ones fit a core's cache together
@@ -81,8 +81,8 @@ def add(targets: Sequence[Tensor], sources: Sequence[Tensor], factor: float = 1.
     if not targets:
         return
     written, read = local(targets), local(sources)
-    if abs(factor) > _SAFE_FACTOR:
-        limit = min(torch.finfo(t.dtype).max for t in written)
+    if abs(factor) > SAFE:
+        limit = largest_number(written)
         while limit < abs(factor) < math.inf:  # an infinite one stays so
             read, factor = list(torch._foreach_mul(read, limit)), factor / limit
     torch._foreach_add_(written, read, alpha=factor)
@@ -287,6 +287,11 @@ def _dense_dot(
 
 def _strided(*tensors: Tensor) -> bool:
     return all(t.layout == torch.strided for t in tensors)
+
+
+def largest_number(tensors: Sequence[Tensor]) -> float:
+    """What the narrowest of the tensors' dtypes holds; infinity where there is no tensor."""
+    return min((torch.finfo(dtype).max for dtype in {t.dtype for t in tensors}), default=math.inf)
 
 
 def largest_eps(tensors: Sequence[Tensor]) -> float:

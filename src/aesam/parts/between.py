@@ -1,5 +1,6 @@
 """What a step without a second gradient does."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,10 @@ class Between(MemoryPart):
     """
 
     def adjust(self, gradient: Gradient, memory: Memory, generator: Draws) -> None:
-        """Turn ``gradient.values`` (the tensors in ``p.grad``) into ``d``, in place."""
+        """Turn ``gradient.values`` (the tensors in ``p.grad``) into ``d``, in place.
+
+        Where ``d`` has infinities, raise a FloatingPointError: the update is then skipped.
+        """
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,14 @@ class Reuse(Between):
             return
         rows = [i for i, p in enumerate(gradient.params) if p in memory.tensors]
         kept = [memory.tensors[gradient.params[i]] for i in rows]
-        factor = self.alpha * gradient.norm * gradient.scale / norm
-        tensors.add([gradient.values[i] for i in rows], kept, factor)
+        length = gradient.norm * gradient.scale
+        written = [gradient.values[i] for i in rows]
+        factor = self.alpha * length / norm
+        tensors.add(written, kept, factor)
+        longest = (1.0 + abs(self.alpha)) * length  # that d can be
+        too_long = longest > tensors.SAFE and longest > tensors.largest_number(written)
+        if too_long or not math.isfinite(factor):
+            raise FloatingPointError(f"d of length {longest:g} does not fit the gradient's dtype")
 
 
 def _aligned(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:

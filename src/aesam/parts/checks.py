@@ -20,7 +20,10 @@ def real(name: str, value: object, allowed: str, *, within: bool = True) -> floa
         raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
     if not within:
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be {allowed}, got more than a float can hold") from None
 
 
 def at_least_zero(name: str, value: object) -> float:
