@@ -1,7 +1,8 @@
 """What was saved by an earlier version is still read: state dicts, a stopped run, published runs.
 
 The files in ``before`` were written by version 0.1.0: as it was before its modules were moved, and
-``optimizers_version_1.pt`` as it was before state dicts had the layout of version 2.
+``optimizers_version_1.pt`` as it was before state dicts had the layout of version 2, that of
+``optimizers_version_2.pt``. They must load for ever.
 """
 
 import json
@@ -23,7 +24,13 @@ from aesam.parts.policies import Always
 ROOT = Path(__file__).parents[2]
 BEFORE = Path(__file__).parent / "before"
 SAVED = torch.load(BEFORE / "optimizers.pt", weights_only=True)
-VERSION_1 = torch.load(BEFORE / "optimizers_version_1.pt", weights_only=True)
+VERSIONS = {
+    (version, name): saved
+    for version in (1, 2)
+    for name, saved in torch.load(
+        BEFORE / f"optimizers_version_{version}.pt", weights_only=True
+    ).items()
+}
 
 
 @pytest.mark.parametrize("name", SAVED)
@@ -60,9 +67,9 @@ def remembering(base, model):
     return aesam.SharpnessAware(base, model, policy=Always(), combine=Remembering())
 
 
-@pytest.mark.parametrize("name", VERSION_1)
-def test_a_state_dict_of_version_1_is_gone_on_with(name):
-    saved, model = VERSION_1[name], mlp()
+@pytest.mark.parametrize(("version", "name"), VERSIONS)
+def test_a_state_dict_of_every_version_is_gone_on_with(version, name):
+    saved, model = VERSIONS[version, name], mlp()
     make = remembering if name == "remembering" else METHODS[name]
     opt = make(BASES["adamw"](model.parameters()), model)
     model.load_state_dict(saved["model"])
