@@ -2,7 +2,8 @@
 
 The files in ``before`` were written by version 0.1.0: as it was before its modules were moved, and
 ``optimizers_version_1.pt`` as it was before state dicts had the layout of version 2, that of
-``optimizers_version_2.pt``. They must load for ever.
+``optimizers_version_2.pt``; ``run_sealed`` is a run stopped at step 9, since checkpoints have a
+seal. They must load for ever.
 """
 
 import json
@@ -91,6 +92,17 @@ def test_a_run_that_was_stopped_before_goes_on(tmp_path):
     for ours, theirs in zip(ended, expected, strict=True):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-3)
         assert ours["trace"]["used_sam"] == theirs["trace"]["used_sam"]
+
+
+def test_a_sealed_checkpoint_of_this_version_is_gone_on_with_for_ever(tmp_path):
+    shutil.copytree(BEFORE / "run_sealed", tmp_path / "run")
+    run = from_dict(json.loads((BEFORE / "run_sealed/config.json").read_text()))
+    summary = train(run, tmp_path / "run", resume=True)
+    expected = json.loads((BEFORE / "run_sealed_summary.json").read_text())
+    assert summary["steps"] == expected["steps"] == 16
+    assert summary["gradients"] == expected["gradients"]
+    for name in ("train_loss", "test_accuracy", "train_accuracy"):
+        assert summary[name] == pytest.approx(expected[name], rel=1e-3)
 
 
 def test_published_runs_are_still_read_as_finished():

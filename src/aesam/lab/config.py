@@ -7,16 +7,21 @@ sentence below a field is the flag's help.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import reprlib
+import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tyro.conf import DisallowNone, Suppress, arg
+
+from aesam.lab.errors import UsageError
 
 NoiseKind = Literal["different", "uniform"]
 OptimizerName = Literal["sgd", "adamw"]
 Precision = Literal["no", "bf16", "fp16", "float64"]
 Measure = Literal["gradients", "norms"]
+Section = TypeVar("Section", bound="Data | Model | Training")
 
 
 def _or(metavar: str, otherwise: str) -> Any:
@@ -178,20 +183,72 @@ def as_dict(run: Run) -> dict[str, Any]:
 def from_dict(saved: Mapping[str, Any]) -> Run:
     """The run that :func:`as_dict` was given.
 
+    A TypeError or KeyError says what is damaged, a UsageError what only a newer version knows.
+
     >>> from_dict(as_dict(Run(seed=3))) == Run(seed=3)
     True
     """
-    method: Any = saved["method"]
-    if not (isinstance(method, dict) and isinstance(method.get("name"), str)):  # pyright: ignore
-        raise TypeError(f"method must be a name and settings, got {method!r}")
-    settings = cast(dict[str, Any], method)
+    saved = _settings("a run", saved)
+    _refuse_unknown("", saved, ("data", "model", "method", "training", "seed"))
+    method = _settings("method", saved["method"])
+    if not isinstance(method.get("name"), str):
+        raise TypeError(f"method must have a name, got {_shown(method)}")
+    if not _is_of(saved["seed"], int):
+        raise TypeError(f"seed must be a whole number, got {_shown(saved['seed'])}")
     return Run(
-        Data(**saved["data"]),
-        Model(**saved["model"]),
-        Method(settings["name"], **{k: v for k, v in settings.items() if k != "name"}),
-        Training(**saved["training"]),
+        _section("data", Data, saved["data"]),
+        _section("model", Model, saved["model"]),
+        Method(method["name"], **{k: v for k, v in method.items() if k != "name"}),
+        _section("training", Training, saved["training"]),
         saved["seed"],
     )
+
+
+def _section(name: str, kind: type[Section], saved: object) -> Section:
+    """One part of a run, if each setting is of its type."""
+    settings, hints = _settings(name, saved), get_type_hints(kind)
+    _refuse_unknown(f"{name}.", settings, hints)
+    for setting, value in settings.items():
+        if not _is_of(value, hints[setting]):
+            raise TypeError(f"{name}.{setting} cannot be {_shown(value)}")
+    return kind(**settings)
+
+
+def _settings(name: str, saved: object) -> dict[str, Any]:
+    settings = cast(dict[str, Any], saved) if isinstance(saved, dict) else {0: saved}
+    if not all(isinstance(key, str) for key in settings):
+        raise TypeError(f"{name} must be settings by name, got {_shown(settings)}")
+    return cast(dict[str, Any], settings)
+
+
+def _refuse_unknown(prefix: str, settings: Mapping[str, Any], known: Collection[str]) -> None:
+    foreign = [f"{prefix}{name}" for name in settings if name not in known]
+    if foreign:
+        raise UsageError(
+            f"this version of aesam does not know {', '.join(foreign)}: a newer one made it. "
+            "Update aesam (pip install --upgrade aesam)"
+        )
+
+
+def _is_of(value: object, hint: Any) -> bool:
+    """Whether a value has the type of a setting; which words it may be is checked with the run."""
+    if get_origin(hint) is Literal:
+        return isinstance(value, str)
+    if get_args(hint):
+        return any(_is_of(value, each) for each in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and _fits(value)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _fits(value: float) -> bool:
+    """Whether a number fits into a float: whole ones may be of any size."""
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
+
+
+def _shown(value: object) -> str:
+    """For a message: files may hold anything, of any length."""
+    return reprlib.repr(value)
 
 
 def identity(run: Run) -> dict[str, Any]:

@@ -25,7 +25,8 @@ def held(folder: Path) -> Generator[None]:
         return
     import fcntl
 
-    handle = os.open(folder, os.O_RDONLY)
+    with files.told_of(folder):
+        handle = os.open(folder, os.O_RDONLY)
     _held.add(handle)
     try:
         with suppress(OSError):  # a file system that cannot lock folders

@@ -76,6 +76,6 @@ def _best(runs: Sequence[Run], find: Find) -> dict[str, Any]:
     finished = [(run, folder) for run in runs if (folder := find(run)) is not None]
     if not finished:
         return {}
-    scored = [(RunFolder(f).read_summary()["validation_accuracy"], run) for run, f in finished]
+    scored = [(RunFolder(f).read_summary(run)["validation_accuracy"], run) for run, f in finished]
     _, best = max(scored, key=lambda pair: pair[0])
     return {name: best.method.settings[name] for name in searched(best.method.name)}

@@ -1,7 +1,6 @@
 """``aesam train``: one run, stopped anywhere and gone on with."""
 
 import json
-import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -207,34 +206,6 @@ def test_a_killed_process_goes_on_to_the_same_numbers(kill, tmp_path):
     assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "cut")
     assert summary_of(tmp_path / "whole") == summary_of(tmp_path / "cut")
     assert {p.name for p in (tmp_path / "cut").iterdir()} >= {"checkpoint.pt", "summary.json"}
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_told_and_what_was_saved_is_kept(tmp_path):
-    """The limit is the system's own on the size of a file: the write fails as on a full disk."""
-    words = ("train", "--method", "sam", "--epochs", 2, "--out", tmp_path, "--quiet")
-    with start(*words) as first:
-        first.communicate()
-    kept = (tmp_path / "checkpoint.pt").read_bytes()
-    (tmp_path / "summary.json").unlink()
-    saved = run_checkpoint.load(tmp_path / "checkpoint.pt")
-    saved["progress"]["epoch"], saved["progress"]["metrics"] = 1, saved["progress"]["metrics"][:1]
-    run_checkpoint.save(
-        tmp_path / "checkpoint.pt", {k: v for k, v in saved.items() if k != "format"}
-    )
-    kept = (tmp_path / "checkpoint.pt").read_bytes()
-
-    def small_files_only():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    with start(*words, "--resume", preexec_fn=small_files_only) as cut:
-        told = cut.communicate()[0]
-    assert cut.returncode == 1
-    assert "could not write" in told
-    assert "Make room and go on with --resume" in told
-    assert "Traceback" not in told
-    assert (tmp_path / "checkpoint.pt").read_bytes() == kept
-    assert not list(tmp_path.glob(".checkpoint*"))
 
 
 # Options ------------------------------------------------------------------------------------------

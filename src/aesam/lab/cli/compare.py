@@ -7,15 +7,16 @@ from typing import ClassVar
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from aesam.lab import lab_methods, validation
-from aesam.lab.cli.console import command_line, console, say
+from aesam.lab.cli.console import command_line, console, diverged, say
 from aesam.lab.cli.run_flags import RunFlags, RunnerFlags
 from aesam.lab.config import Method, Run
 from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError
 from aesam.lab.fit import smallest_pass
-from aesam.lab.folders import folder_of
+from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job, Outcome, epochs_done, run_all, watched
 from aesam.lab.show import as_rich, results_sheet, write_report
+from aesam.lab.summaries import is_diverged
 
 #: Whose tuned settings (:class:`aesam.lab.lab_methods.LabMethod`) are of this data set.
 TUNED_ON = "digits"
@@ -58,7 +59,9 @@ class Compare(RunFlags):
         jobs = self.plan()
         check_all(jobs, self.runner, self.out)
         outcomes = finish(jobs, self.runner)
-        report([o.job for o in outcomes if o.error is None], self.out, self.notes())
+        finished = [o.job for o in outcomes if o.error is None]
+        report(finished, self.out, self.notes())
+        tell_diverged(finished)
         return tell_failures(outcomes)
 
     def plan(self) -> list[Job]:
@@ -158,6 +161,14 @@ def report(jobs: list[Job], out: Path, notes: list[str]) -> None:
     for comparison in comparisons:
         console.print(as_rich(results_sheet(comparison, narrow=True), console.width))
     say(f"written: {out / 'report.html'}, {out / 'results.json'}")
+
+
+def tell_diverged(jobs: list[Job]) -> None:
+    """Runs that diverged are finished, and told apart."""
+    for job in jobs:
+        summary = RunFolder(job.folder).read_summary(job.run)
+        if is_diverged(summary):
+            say(f"\n{diverged(summary, job.folder)}")
 
 
 def tell_failures(outcomes: list[Outcome]) -> int:

@@ -8,15 +8,28 @@ from typing import Any
 
 from rich.console import Console
 
+from aesam.lab import summaries
+
 console = Console(stderr=False)
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     kind = "test" if summary["test_accuracy"] is not None else "validation"
     accuracy = summary[f"{kind}_accuracy"]
+    more = "".join(f", {told}" for told in [summaries.remarks(summary)] if told)
     say(
         f"{kind} accuracy {accuracy:.2f} %, SAM on {summary['percent_sam']:.1f} % of "
-        f"{summary['steps']} steps, {summary['seconds']:.1f} s of training → {folder}"
+        f"{summary['steps']} steps{more}, {summary['seconds']:.1f} s of training → {folder}"
+    )
+
+
+def diverged(summary: dict[str, Any], folder: Path) -> str:
+    """What to do about a run that diverged."""
+    skipped = summaries.skipped_steps(summary)
+    why = f"{skipped} of {summary['steps']} steps were skipped" if skipped else "its loss is lost"
+    return (
+        f"the run in {folder} diverged ({why}): its gradients or its loss are not finite, so its "
+        "numbers say nothing of the method. Lower --lr or --rho, or give --clip"
     )
 
 

@@ -1,15 +1,17 @@
 """``aesam train``: one run."""
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from aesam.lab.cli.console import console, print_summary
+from aesam.lab.cli.console import console, diverged, print_summary
 from aesam.lab.cli.run_flags import RunFlags
 from aesam.lab.config import config_hash
+from aesam.lab.summaries import is_diverged
 from aesam.lab.training.engine import check_trackers
 from aesam.lab.training.reporters import for_console
 from aesam.lab.training.trainer import train
@@ -21,7 +23,8 @@ class Train(RunFlags):
 
     Everything goes into the run's folder: config.json, metrics.jsonl, summary.json and
     checkpoint.pt. Stopped with Ctrl-C, SIGTERM or kill -9, it goes on with --resume. Defaults are
-    those of the data set: add --dataset to --help to see its own.
+    those of the data set: add --dataset to --help to see its own. A run that diverged ends with
+    exit code 1.
     """
 
     method: str = "ae-sam"
@@ -46,6 +49,11 @@ class Train(RunFlags):
         reporter = for_console(console, self.quiet)
         check_trackers(self.track)
         summary = train(run, folder, resume=self.resume, reporter=reporter, trackers=self.track)
-        if not self.quiet and os.environ.get("RANK", "0") == "0":
+        is_main = os.environ.get("RANK", "0") == "0"
+        if not self.quiet and is_main:
             print_summary(summary, folder)
-        return 0
+        if not is_diverged(summary):
+            return 0
+        if is_main:
+            print(f"aesam: {diverged(summary, folder)}", file=sys.stderr)
+        return 1

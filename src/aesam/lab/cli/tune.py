@@ -16,6 +16,7 @@ from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
 from aesam.lab.show import Line, Sheet, as_rich
+from aesam.lab.summaries import is_diverged
 from aesam.registry import list_methods
 
 
@@ -94,22 +95,30 @@ class Tune(RunFlags):
 
 
 def ranked(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Mean validation accuracy over seeds of each setting, best first within its method."""
-    found: dict[Method, list[float]] = {}
+    """Mean validation accuracy over seeds of each setting, best first within its method.
+
+    A setting with a run that diverged comes after those without, whatever its accuracy is.
+    """
+    found: dict[Method, list[dict[str, Any]]] = {}
     for job in jobs:
-        accuracy = RunFolder(job.folder).read_summary()["validation_accuracy"]
-        found.setdefault(job.run.method, []).append(accuracy)
+        summary = RunFolder(job.folder).read_summary(job.run)
+        if summary["validation_accuracy"] is None:
+            raise UsageError(f"{job.folder} has no validation accuracy: move the folder away")
+        found.setdefault(job.run.method, []).append(summary)
     rows: list[dict[str, Any]] = [
         {
             "method": method.name,
             "settings": method.settings,
-            "validation_accuracy": sum(accuracies) / len(accuracies),
-            "n": len(accuracies),
+            "validation_accuracy": sum(s["validation_accuracy"] for s in own) / len(own),
+            "n": len(own),
+            "diverged": sum(map(is_diverged, own)),
         }
-        for method, accuracies in found.items()
+        for method, own in found.items()
     ]
     order = {name: i for i, name in enumerate(list_methods())}
-    rows.sort(key=lambda row: (order[row["method"]], -row["validation_accuracy"]))
+    rows.sort(
+        key=lambda row: (order[row["method"]], row["diverged"] > 0, -row["validation_accuracy"])
+    )
     for i, row in enumerate(rows):
         row["best"] = i == 0 or rows[i - 1]["method"] != row["method"]
     return rows
@@ -129,5 +138,7 @@ def _table(rows: list[dict[str, Any]]) -> Sheet:
 
 def _line(row: dict[str, Any]) -> Line:
     settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items() if k != "normalize")
+    if row["diverged"]:
+        settings = f"{settings} († {row['diverged']} of {row['n']} diverged)"
     accuracy = f"{row['validation_accuracy']:.2f}"
     return Line((row["method"], settings, accuracy, str(row["n"])), best=row["best"])

@@ -47,6 +47,15 @@ class MethodRow:
     def seeds(self) -> list[int]:
         return [run.seed for run in self.runs]
 
+    @property
+    def diverged_seeds(self) -> list[int]:
+        """The seeds whose runs diverged; they count in every mean."""
+        return [run.seed for run in self.runs if run.diverged]
+
+    @property
+    def skipped_steps(self) -> int:
+        return sum(run.skipped_steps for run in self.runs)
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from aesam.lab import summaries
 from aesam.lab.show import wording
 from aesam.lab.show.comparison import Against, Comparison, MethodRow
 from aesam.lab.show.finished_runs import FinishedRun
@@ -12,6 +13,8 @@ EXPLANATION = (
     "paired t-test by seed, against SAM and against the method's own baseline"
 )
 BASELINE = "p vs baseline"
+REMARK = "remark"
+DIVERGED = "†"  # before a remark, and behind the name of the row that it is of
 SHORT = {"% SAM": "% SAM", "gradients per step": "grads\n/step"}
 Shown = Callable[[MethodRow], str]
 
@@ -47,15 +50,36 @@ def explanation(comparison: Comparison) -> str:
         if row.against_baseline is not None:
             found.setdefault(row.against_baseline.label, []).append(row.label)
     named = "; ".join(f"of {', '.join(rows)}: {label}" for label, rows in found.items())
-    return f"{EXPLANATION} ({named})." if named else f"{EXPLANATION}."
+    first = f"{EXPLANATION} ({named})." if named else f"{EXPLANATION}."
+    return " ".join((first, *went_astray(comparison)))
+
+
+def went_astray(comparison: Comparison) -> list[str]:
+    """A sentence for each row with runs that diverged or skipped steps."""
+    told: list[str] = []
+    for row in comparison.rows:
+        if row.diverged_seeds:
+            seeds = wording.whole_numbers(row.diverged_seeds)
+            runs = f"{len(row.diverged_seeds)} of {row.n} run{'s' * (row.n > 1)}"
+            told.append(
+                f"{DIVERGED} {row.label}: {runs} diverged (seed {seeds}) and counted as such."
+            )
+        if row.skipped_steps:
+            steps = sum(run.summary["steps"] for run in row.runs)
+            told.append(f"{row.label} skipped {row.skipped_steps} of {steps:g} steps.")
+    return told
 
 
 def runs_sheet(comparison: Comparison) -> Sheet:
     """Every run's own numbers, a group for each method, with the interval of its mean."""
     columns = ("method", "seed", _accuracy(comparison), "train accuracy", "% SAM", "gradients",
                "seconds", "95 % interval of the mean accuracy")  # fmt: skip
-    groups = tuple(tuple(_run_line(row, run) for run in row.runs) for row in comparison.rows)
-    return Sheet(f"Every run on {comparison.title}", columns, groups)
+    astray = bool(went_astray(comparison))
+    groups = tuple(
+        tuple(_run_line(row, run, astray) for run in row.runs) for row in comparison.rows
+    )
+    more = (REMARK,) if astray else ()
+    return Sheet(f"Every run on {comparison.title}", (*columns, *more), groups, words=more)
 
 
 def settings_sheet(comparison: Comparison) -> Sheet:
@@ -108,7 +132,7 @@ def _accuracy(comparison: Comparison) -> str:
 def _columns(comparison: Comparison) -> dict[str, Shown]:
     """What stands in each column of the results, by its name."""
     return {
-        "method": lambda row: row.label,
+        "method": lambda row: f"{row.label} {DIVERGED}" if row.diverged_seeds else row.label,
         "n": lambda row: str(row.n),
         _accuracy(comparison): lambda row: wording.plus_minus(row.accuracy, 2),
         "% SAM": lambda row: wording.plus_minus(row.percent_sam, 1),
@@ -125,7 +149,7 @@ def _line(row: MethodRow, columns: dict[str, Shown]) -> Line:
     return Line(cells, row.best_overall, row.best_in_group, row.method)
 
 
-def _run_line(row: MethodRow, run: FinishedRun) -> Line:
+def _run_line(row: MethodRow, run: FinishedRun, astray: bool) -> Line:
     is_first = run is row.runs[0]
     interval = row.accuracy.interval
     shown = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else wording.NOTHING
@@ -138,5 +162,6 @@ def _run_line(row: MethodRow, run: FinishedRun) -> Line:
         f"{run.summary['gradients']:g}",
         f"{run.summary['seconds']:.2f}",
         shown if is_first else "",
+        *([summaries.remarks(run.summary)] if astray else []),
     )
     return Line(cells, method=row.method if is_first else "")

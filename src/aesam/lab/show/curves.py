@@ -31,6 +31,7 @@ AXES = {
 }
 WIDE = 200.0  # a number that spans more than this is drawn on a logarithmic axis
 WIDE_NORMS = 30.0  # the same for the squared norms of a decision trace
+LARGEST = 1e100  # of what is drawn: its square is still a number
 SHOWN = 1000  # steps of a trace in a figure; more would be a blur and a large file
 SERIES = ("step", "squared_norm", "mean", "threshold", "used_sam")
 
@@ -79,16 +80,18 @@ def over_epochs(
     for run in runs:
         for line in run.metrics:
             if quantity in line:  # an epoch may not have been evaluated
-                values.setdefault(int(line["epoch"]), []).append(_finite(line[quantity]))
+                values.setdefault(int(line["epoch"]), []).append(_drawable(line[quantity]))
     epochs = sorted(values)
     means = [mean(values[epoch]) for epoch in epochs]
     deviations = [sample_std(values[epoch]) or 0.0 for epoch in epochs]
     return np.asarray(epochs), np.asarray(means), np.asarray(deviations)
 
 
-def _finite(value: Any) -> float:
-    """A number to draw; what was not recorded or is not finite leaves a gap."""
-    return float(value) if is_number(value) and math.isfinite(value) else math.nan
+def _drawable(value: Any) -> float:
+    """A number to draw; what was not recorded, or is beyond any axis, leaves a gap."""
+    if isinstance(value, bool):
+        return float(value)
+    return float(value) if is_number(value) and abs(value) <= LARGEST else math.nan
 
 
 def axis_label(quantity: str) -> str:
@@ -156,10 +159,10 @@ def trace_of(run: FinishedRun) -> dict[str, np.ndarray]:
     joined: dict[str, list[float]] = {name: [] for name in SERIES}
     for line in run.metrics:
         trace: dict[str, Any] = line.get("trace") or {}
-        steps = len(trace.get("step") or ())
+        steps = max((len(series) for series in trace.values()), default=0)
         for name in SERIES:
             values = trace.get(name) or [None] * steps
-            joined[name] += [math.nan if v is None else float(v) for v in values]
+            joined[name] += [_drawable(v) for v in values]
     return {name: np.asarray(values, dtype=float) for name, values in joined.items()}
 
 

@@ -1,17 +1,17 @@
 """Finished runs, read from their folders and checked before anything is computed from them."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from aesam.lab import files, summaries
 from aesam.lab.errors import UsageError
 
 JsonObject = dict[str, Any]
 
 SECTIONS = ("data", "model", "method", "training")
-NUMBERS = ("train_accuracy", "percent_sam", "steps", "gradients", "seconds")
+LARGEST_EPOCH = 2**31
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,14 @@ class FinishedRun:
     def seed(self) -> int:
         return int(self.config["seed"])
 
+    @property
+    def diverged(self) -> bool:
+        return summaries.is_diverged(self.summary)
+
+    @property
+    def skipped_steps(self) -> int:
+        return summaries.skipped_steps(self.summary)
+
 
 def read_runs(folders: Iterable[Path]) -> list[FinishedRun]:
     """All finished runs (those with a ``summary.json``) in the folders and anywhere below them.
@@ -39,83 +47,92 @@ def read_runs(folders: Iterable[Path]) -> list[FinishedRun]:
     """
     found: dict[Path, Path] = {}
     for folder in folders:
-        if not folder.is_dir():
+        with files.told_of(folder):
+            there = folder.is_dir()
+            ended = sorted(folder.rglob("summary.json"))
+        if not there:
             raise UsageError(f"there is no folder {str(folder)!r} to read runs from")
-        summaries = sorted(folder.rglob("summary.json"))
-        if not summaries:
+        if not ended:
             raise UsageError(
                 f"no finished run in {str(folder)!r}: a finished run's folder has a summary.json"
             )
-        for summary in summaries:
+        for summary in ended:
             found.setdefault(summary.parent.resolve(), summary.parent)
     return [_read_run(folder) for folder in found.values()]
 
 
 def _read_run(folder: Path) -> FinishedRun:
-    return FinishedRun(
-        folder,
-        _checked_config(folder / "config.json"),
-        _read_lines(folder / "metrics.jsonl"),
-        _checked_summary(folder / "summary.json"),
-    )
+    config = _checked_config(folder / "config.json")
+    summary = _checked_summary(folder / "summary.json")
+    own = {"method": config["method"]["name"], "seed": config["seed"]}
+    for name, value in own.items():
+        if summary.get(name, value) != value:
+            raise UsageError(
+                f"the summary.json in {str(folder)!r} is of another run than its config.json: "
+                f"{name} is {summary[name]!r:.80} and {value!r}"
+            )
+    return FinishedRun(folder, config, _read_lines(folder / "metrics.jsonl"), summary)
 
 
 def _checked_config(path: Path) -> JsonObject:
-    config = _parse(_text(path), str(path))
+    config = _parse(_bytes(path), str(path))
     for section in SECTIONS:
         if not isinstance(config.get(section), dict):
             raise UsageError(f"{str(path)!r} has no settings for {section!r}: is it of a run?")
     if not isinstance(config["method"].get("name"), str):
         raise UsageError(f"{str(path)!r} does not name its method")
-    if not isinstance(config.get("seed"), int):
+    if not is_number(config.get("seed")) or not isinstance(config["seed"], int):
         raise UsageError(f"{str(path)!r} has no whole number as seed: {config.get('seed')!r}")
     return config
 
 
 def _checked_summary(path: Path) -> JsonObject:
-    summary = _parse(_text(path), str(path))
-    for name in NUMBERS:
-        if not is_number(summary.get(name)):
-            raise UsageError(f"{str(path)!r} has no number as {name!r}: {summary.get(name)!r}")
-    if not isinstance(summary.get("versions", {}), dict):
-        raise UsageError(f"{str(path)!r} has no names and numbers as 'versions'")
-    if not any(is_number(summary.get(f"{on}_accuracy")) for on in ("test", "validation")):
-        raise UsageError(f"{str(path)!r} has neither a test_accuracy nor a validation_accuracy")
+    summary = _parse(_bytes(path), str(path))
+    wrong = summaries.fault(summary)
+    if wrong is not None:
+        raise UsageError(f"{str(path)!r} is damaged: {wrong}")
     return summary
 
 
 def _read_lines(path: Path) -> list[JsonObject]:
-    lines = _text(path).splitlines()
-    epochs = [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+    lines = [line for line in _bytes(path).splitlines() if line.strip()]
+    epochs = [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, 1)]
+    last = 0.0
     for number, epoch in enumerate(epochs, 1):
-        if not is_number(epoch.get("epoch")):
-            raise UsageError(f"'{path}, line {number}' does not say its epoch")
+        where = f"'{path}, line {number}'"
+        if not is_number(epoch.get("epoch")) or not 0 <= epoch["epoch"] <= LARGEST_EPOCH:
+            raise UsageError(f"{where} does not say its epoch")
+        if not last < epoch["epoch"]:
+            raise UsageError(f"{where} is of epoch {epoch['epoch']:g}, after {last:g}")
+        last = epoch["epoch"]
         if not _is_trace(epoch.get("trace")):
-            raise UsageError(f"'{path}, line {number}' has a trace of unequal or missing lists")
+            raise UsageError(f"{where} has a trace of unequal or missing lists")
     return epochs
 
 
 def _is_trace(trace: object) -> bool:
-    """Whether this is nothing, or lists of one length."""
+    """Whether this is nothing, or lists of one length with numbers, switches or nothing."""
     if trace is None:
         return True
     if not isinstance(trace, dict):
         return False
     series = list(cast("JsonObject", trace).values())
-    return all(isinstance(each, list) for each in series) and len({len(s) for s in series}) <= 1
+    if not all(isinstance(each, list) for each in series) or len({len(s) for s in series}) > 1:
+        return False
+    return all(v is None or isinstance(v, bool | int | float) for each in series for v in each)
 
 
-def _text(path: Path) -> str:
+def _bytes(path: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return files.read_bytes(path)
+    except FileNotFoundError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error}") from error
 
 
-def _parse(text: str, where: str) -> JsonObject:
+def _parse(text: bytes, where: str) -> JsonObject:
     try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = files.parse_json(text)
+    except ValueError as error:
         raise UsageError(f"{where!r} is damaged, not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{where!r} is damaged: expected an object, got {type(value).__name__}")

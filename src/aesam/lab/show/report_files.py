@@ -72,6 +72,7 @@ def _row(row: MethodRow) -> dict[str, Any]:
         "against_sam": _against(row.against_sam),
         "against_baseline": _against(row.against_baseline),
         **_fields(row, "best_in_group", "best_overall"),
+        **_fields(row, "diverged_seeds", "skipped_steps"),
         "runs": [_run(run) for run in row.runs],
     }
 
@@ -83,7 +84,7 @@ def _fields(thing: Comparison | MethodRow, *names: str) -> dict[str, Any]:
 
 def _run(run: FinishedRun) -> dict[str, Any]:
     numbers = {k: v for k, v in run.summary.items() if k not in ("method", "seed", "versions")}
-    return {"folder": run.folder.name, "seed": run.seed, **numbers}
+    return {"folder": run.folder.name, "seed": run.seed, **numbers, "diverged": run.diverged}
 
 
 def _spread(spread: Spread | None) -> dict[str, Any] | None:

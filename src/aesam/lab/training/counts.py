@@ -1,8 +1,8 @@
 """How far a run has come: everything of it that is neither model nor optimizer."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,11 +71,90 @@ class Counts:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any], steps_per_epoch: int) -> "Counts":
+        """What :meth:`as_dict` gave, if it can be of a run with so many steps in an epoch."""
+        if saved.keys() != {each.name for each in fields(cls)}:
+            raise TypeError(f"progress: must have {', '.join(each.name for each in fields(cls))}")
+        counts = cls(**saved)
+        for name in _COUNTED:
+            if not _is_count(getattr(counts, name)):
+                raise TypeError(
+                    f"progress: {name} must be a count, got {getattr(counts, name)!r:.80}"
+                )
+        if counts.step != counts.epoch * steps_per_epoch + counts.batch:
+            raise ValueError(f"progress: step {counts.step} is not of epoch {counts.epoch}")
+        if not counts.epoch_sam <= counts.batch <= steps_per_epoch:
+            raise ValueError(f"progress: an epoch has no batch {counts.batch}")
+        if not counts.epoch_sam <= counts.sam_steps <= counts.step or not _is_seconds(
+            counts.seconds
+        ):
+            raise ValueError("progress: counts that no run can have")
+        _check_trace(counts.trace)
+        _check_lines(counts.metrics, counts.epoch, steps_per_epoch)
+        return counts
+
+
+_COUNTED = ("epoch", "batch", "step", "sam_steps", "epoch_sam")
+_LINE = ("lr", "train_loss", "train_accuracy", "percent_sam", "percent_sam_epoch", "gradients",
+         "seconds")  # fmt: skip
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, float) and 0.0 <= value < float("inf")
+
+
+def _check_trace(trace: object) -> None:
+    """As many of each series, all of them plain numbers, switches or nothing."""
+    if not isinstance(trace, dict) or trace.keys() != _empty_trace().keys():  # pyright: ignore
+        raise TypeError("progress: a trace lacks a series")
+    series = list(cast("dict[str, Any]", trace).values())
+    if not all(isinstance(each, list) for each in series) or len({len(s) for s in series}) > 1:
+        raise TypeError("progress: a trace has series of unequal length")
+    if not all(v is None or isinstance(v, bool | int | float) for each in series for v in each):
+        raise TypeError("progress: a trace holds what is no number")
+
+
+def _check_lines(lines: object, epochs: int, steps_per_epoch: int) -> None:
+    if not isinstance(lines, list) or len(cast("list[Any]", lines)) != epochs:
+        raise TypeError(f"progress: there must be a line of metrics for each of {epochs} epochs")
+    for number, line in enumerate(cast("list[Any]", lines), 1):
+        if not isinstance(line, dict):
+            raise TypeError(f"progress: the metrics of epoch {number} are no numbers by name")
+        own = cast("dict[str, Any]", line)
+        if (own.get("epoch"), own.get("step")) != (number, number * steps_per_epoch):
+            raise ValueError(f"progress: the metrics of epoch {number} are of another")
+        wrong = [name for name in {*_LINE, *own} if not _can_be(name, own.get(name))]
+        if wrong:
+            raise ValueError(f"progress: the metrics of epoch {number} cannot have this {wrong[0]}")
+        _check_trace(own.get("trace"))
+
+
+def _can_be(name: str, value: Any) -> bool:
+    """Whether a line of metrics may have this value; losses may be lost."""
+    if name == "trace":
+        return isinstance(value, dict)
+    if name == "norms":
+        return isinstance(value, list) and all(map(_is_number, cast("list[Any]", value)))
+    if name.startswith("percent_") or name.endswith("_accuracy"):
+        return _is_number(value) and 0.0 <= value <= 100.0
+    return _is_number(value) and not value < 0.0
+
 
 class Sums:
     """Loss and correct answers of this process in the epoch under way, left on the device."""
 
     def __init__(self, device: torch.device, start: Sequence[float] = (0.0, 0.0, 0.0, 0.0)) -> None:
+        if not (len(start) == 4 and all(map(_is_number, start))) or not 0 <= start[1] <= start[2]:
+            raise TypeError("sums: must be loss, correct ones of all, and batches")
         self._loss, self._correct = torch.tensor(start[:2], dtype=torch.float64, device=device)
         self._seen, self._batches = start[2:]
 
@@ -84,6 +163,10 @@ class Sums:
         self._correct += correct
         self._seen += count
         self._batches += 1
+
+    @property
+    def batches(self) -> float:
+        return self._batches
 
     def as_list(self) -> list[float]:
         return [self._loss.item(), self._correct.item(), self._seen, self._batches]

@@ -6,10 +6,12 @@
 
 import gc
 import math
+import random
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -97,6 +99,13 @@ def cosine_with_warmup(step: int, warmup: int, total: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
 
 
+def seed_all(seed: int) -> None:
+    """Every global generator: models and augmentations from outside may draw from any."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
 class Engine:
     """What a run trains with; ``model`` and ``prepared`` are Accelerate's wrappers."""
 
@@ -104,7 +113,7 @@ class Engine:
         training = run.training
         self.accelerator = accelerator
         self.total_steps = training.epochs * steps_per_epoch
-        torch.manual_seed(run.seed)
+        seed_all(run.seed)
         self.net: nn.Module = models.build_for(run.model, data_set)
         if training.channels_last:
             self.net.to(memory_format=torch.channels_last)  # pyright: ignore
@@ -123,7 +132,7 @@ class Engine:
         self.scheduler = LambdaLR(
             self.opt, lambda step: cosine_with_warmup(step, warmup, self.total_steps)
         )
-        torch.manual_seed(run.seed * 1000 + accelerator.process_index)
+        seed_all(run.seed * 1000 + accelerator.process_index)
 
     @property
     def parameters(self) -> int:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from aesam.lab import config, data, models
+from aesam.lab import data, models, validation
 from aesam.lab.config import Run
 from aesam.lab.data import DataSet, draws
 from aesam.lab.data.run_samples import RunSamples, samples_of
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
 from aesam.lab.training import run_checkpoint
+from aesam.lab.training.fitting import check_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +64,9 @@ def load_run(
     samples = samples_of(run)
     model = _build(run, samples.data_set)
     try:
+        check_model(state, model)
         model.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise _damaged(folder, "its weights are not of this model") from error
     return TrainedRun(run, model.to(device), samples)
 
@@ -82,10 +84,8 @@ def _read(folder: RunFolder) -> tuple[Run, dict[str, Any]]:
             "train it again"
         )
     saved = run_checkpoint.load(folder.checkpoint)
-    try:
-        run = config.from_dict(saved["config"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(folder, repr(error)) from error
+    run = run_checkpoint.saved_run(folder.checkpoint, saved)
+    validation.check(run)
     if not folder.is_finished(run):
         raise UsageError(f"{folder.checkpoint} and {folder.config} are of different runs")
     return run, saved["model"]

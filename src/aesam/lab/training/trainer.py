@@ -16,12 +16,12 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 import aesam
-from aesam.lab import config, data, files, fit, locks, validation
+from aesam.lab import config, data, files, fit, locks, summaries, validation
 from aesam.lab.config import Run
 from aesam.lab.data.run_samples import samples_of
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
-from aesam.lab.training import run_checkpoint, sharding
+from aesam.lab.training import fitting, run_checkpoint, sharding
 from aesam.lab.training.counts import Counts, Sums
 from aesam.lab.training.engine import Engine, accelerator_for, leave_processes
 from aesam.lab.training.interrupts import Stopped, StopRequest
@@ -48,10 +48,11 @@ def train(
     validation.check(run)
     folder = RunFolder(path)
     if folder.admit(run, resume) and folder.is_finished(run):
-        return folder.read_summary()
+        return folder.read_summary(run)
     trainer = Trainer(run, folder, reporter or Silent(), trackers, root)
     try:
         with trainer.hold_folder():
+            trainer.tidy()
             if folder.admit(run, resume):  # again: another process may have left it just now
                 trainer.go_on()
             return trainer.train()
@@ -120,11 +121,17 @@ class Trainer:
         main = self._accelerator.is_main_process
         return locks.held(self._folder.path) if main else nullcontext()
 
+    def tidy(self) -> None:
+        """Remove what a crash left behind: nobody else writes here now."""
+        if self._accelerator.is_main_process:
+            self._folder.remove_unfinished()
+
     def train(self) -> dict[str, Any]:
         """All epochs that are left, then the summary."""
         counts, total = self._counts, self._engine.total_steps
         if self._accelerator.is_main_process:
             self._folder.begin(self._run)
+            self._folder.write_metrics(counts.metrics)
         if self._tracked:
             self._accelerator.init_trackers("aesam", config.identity(self._run))
         self._reporter.begin(self._run, total, counts.step)
@@ -212,30 +219,47 @@ class Trainer:
             "processes": processes,
             "progress": self._counts.as_dict(),
         }
+        self._folder.check_is_there()
         run_checkpoint.save(self._folder.checkpoint, content)
         self._folder.write_metrics(self._counts.metrics)
 
     def go_on(self) -> None:
         """Continue from the checkpoint; without one (killed before the first) start again."""
-        if not self._folder.checkpoint.exists():
-            return
-        saved = run_checkpoint.load(self._folder.checkpoint)
-        apart = config.differences(self._run, config.from_dict(saved["config"]))
+        path = self._folder.checkpoint
+        with files.told_of(path):
+            if not path.exists():
+                return
+        saved = run_checkpoint.load(path)
+        apart = config.differences(self._run, run_checkpoint.saved_run(path, saved))
         if apart:
             raise UsageError(f"the checkpoint is of another run: {'; '.join(apart)}")
-        sharding.load_whole_model_state(self._engine.net, saved["model"])
-        if saved["optimizer"] is not None:
-            self._engine.opt.load_state_dict(saved["optimizer"])
-        self._engine.scheduler.load_state_dict(saved["scheduler"])
+        with run_checkpoint.taken_from(path):
+            self._take(saved)
+
+    def _take(self, saved: dict[str, Any]) -> None:
+        engine = self._engine
+        self._counts = Counts.from_dict(saved["progress"], len(self._batches))
+        if self._counts.step > engine.total_steps:
+            raise ValueError(f"progress: step {self._counts.step} is beyond the run's end")
+        fitting.check_model(saved["model"], engine.net)
+        sharding.load_whole_model_state(engine.net, saved["model"])
+        fitting.load_scheduler(saved["scheduler"], engine.scheduler, self._counts.step)
         if self._accelerator.scaler is not None and saved["scaler"] is not None:
             self._accelerator.scaler.load_state_dict(saved["scaler"])
-        self._counts = Counts(**saved["progress"])
+        before = fitting.hyperparameters(engine.opt)
+        if saved["optimizer"] is not None:
+            fitting.check_memory_of_base(saved["optimizer"], self._run.training)
+            engine.opt.load_state_dict(saved["optimizer"])
+        elif not self._sharded:
+            raise ValueError("optimizer: there is none")
         self._take_own(saved["processes"])
-        if self._accelerator.is_main_process:
-            self._folder.write_metrics(self._counts.metrics)
+        rates = [float(rate) for rate in engine.scheduler.get_last_lr()]
+        fitting.check_hyperparameters(engine.opt, before, rates)
 
     def _take_own(self, processes: list[Any]) -> None:
         """Take this process's random state and sums, if there are as many processes as before."""
+        if not processes:
+            raise ValueError("processes: there are none")
         if len(processes) != self._accelerator.num_processes:
             if self._counts.batch or self._sharded:
                 raise UsageError(
@@ -244,13 +268,17 @@ class Trainer:
                 )
             return
         own = processes[self._accelerator.process_index]
-        if own["optimizer"] is not None:
+        if self._sharded:
             sharding.load_own_optimizer_state(self._engine.opt, own["optimizer"])
+        sums = Sums(self._accelerator.device, own["sums"])
+        if sums.batches != self._counts.batch:
+            raise ValueError(f"sums: of {sums.batches} batches, not of {self._counts.batch}")
         run_checkpoint.restore_random_state(own["random"])
-        self._sums = Sums(self._accelerator.device, own["sums"])
+        self._sums = sums
 
     def _summarise(self) -> dict[str, Any]:
         counts, last = self._counts, self._counts.metrics[-1]
+        skipped = self._engine.opt.skipped_steps
         summary: dict[str, Any] = {
             "method": self._run.method.name,
             "seed": self._run.seed,
@@ -262,7 +290,8 @@ class Trainer:
             "steps": counts.step,
             "gradients": counts.gradients,
             "seconds": counts.seconds,
-            "skipped_steps": self._engine.opt.skipped_steps,
+            "skipped_steps": skipped,
+            "diverged": summaries.has_diverged(counts.step, skipped, self._losses(last)),
             "parameters": self._engine.parameters,
             "processes": self._accelerator.num_processes,
             "device": self._accelerator.device.type,
@@ -270,9 +299,12 @@ class Trainer:
             "config_hash": config.config_hash(self._run),
         }
         if self._accelerator.is_main_process:
-            files.write_json(self._folder.summary, files.without_nan(summary))
+            self._folder.write_summary(summary)
         self._accelerator.wait_for_everyone()
         return summary
+
+    def _losses(self, line: dict[str, Any]) -> list[float]:
+        return [line[name] for name in ("train_loss", f"{self._kind}_loss")]
 
     def close(self) -> None:
         self._reporter.end()
