@@ -61,13 +61,17 @@ def test_a_run_that_fails_is_tried_again_reported_and_does_not_stop_the_others(t
     assert len(told) == 3
 
 
+def workers_here():
+    children = psutil.Process().children(recursive=True)
+    return [c for c in children if any("popen_loky" in word for word in c.cmdline())]
+
+
 def kill_workers_in_a_run(jobs):
     """As the system does when memory runs out; False where no run is under way at this moment.
 
     The workers are halted while the folders are looked at, so that what is seen stays true.
     """
-    children = psutil.Process().children(recursive=True)
-    workers = [c for c in children if any("popen_loky" in word for word in c.cmdline())]
+    workers = workers_here()
     for worker in workers:
         worker.suspend()
     begun = [j for j in jobs if (j.folder / "config.json").exists() and not j.is_finished]
@@ -94,6 +98,25 @@ def test_a_killed_worker_s_runs_are_queued_again(tmp_path):
     assert max(o.tries for o in outcomes) == 2
     assert len(ended) == 5
     assert sum(o.tries == 2 for o in outcomes) <= 2  # those that had begun, not those that waited
+
+
+def test_there_are_no_more_workers_than_runs(tmp_path):
+    seen = []
+    jobs = [job(tmp_path, "run", epochs=1)]
+    grid.run_all(jobs, workers=100_000, done=lambda outcome: seen.append(len(workers_here())))
+    assert seen == [1]
+
+
+def test_a_local_cluster_has_no_more_workers_than_runs(tmp_path):
+    seen = []
+
+    def done(outcome):
+        seen.append(len(Client.current().scheduler_info()["workers"]))
+
+    jobs = [job(tmp_path, "run", epochs=1)]
+    (outcome,) = grid.run_all(jobs, workers=100_000, engine="dask", done=done)
+    assert outcome.error is None
+    assert seen == [1]
 
 
 def test_a_worker_that_is_replaced_between_runs_is_no_news(tmp_path):

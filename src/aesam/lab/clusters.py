@@ -1,5 +1,6 @@
 """Work on a cluster, Dask's or Ray's: calls go out a few at a time, results come as they end."""
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,10 +13,13 @@ Calls = Iterable[tuple[Any, ...]]
 
 
 @contextmanager
-def connected(engine: str, address: str | None) -> Generator[None]:
-    """While active, work goes to the cluster at ``address``, or to one started on this machine."""
+def connected(engine: str, address: str | None, workers: int) -> Generator[None]:
+    """While active, work goes to the cluster at ``address``, or to one started on this machine.
+
+    One that is started has no more than ``workers`` processes to work with.
+    """
     if engine == "dask":
-        with _dask(address):
+        with _dask(address, workers):
             yield
     elif engine == "ray":
         with _ray(address):
@@ -67,9 +71,12 @@ def on_ray(work: Work, calls: Calls, workers: int) -> Iterator[Any]:
             ray.cancel(call, force=True)
 
 
-def _dask(address: str | None) -> Any:
+def _dask(address: str | None, workers: int) -> Any:
     client = _import("distributed", "dask").Client
-    return client(address) if address else client(processes=True, threads_per_worker=1)
+    if address:
+        return client(address)
+    most = min(workers, os.cpu_count() or 1)
+    return client(processes=True, threads_per_worker=1, n_workers=most)
 
 
 @contextmanager

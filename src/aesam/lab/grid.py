@@ -8,7 +8,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,12 @@ import torch
 from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from aesam.lab import clusters, plugins
+from aesam.lab import clusters, orphans, plugins
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError, unknown
-from aesam.lab.files import DiskError
+from aesam.lab.failures import in_words
 from aesam.lab.folders import RunFolder
-from aesam.lab.training.interrupts import Stopped
+from aesam.lab.training.interrupts import Stopped, StopRequest
 
 EngineName = Literal["local", "ray", "dask"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
@@ -74,18 +74,19 @@ def run_all(
     """Finish all jobs; one that fails or whose process dies is tried once more, alone.
 
     ``done`` is called with each outcome as it comes. Jobs that were finished before come with no
-    tries.
+    tries. There are never more workers than jobs left to do. Asked to stop by a signal, this ends
+    its workers and raises :class:`Stopped`.
     """
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    if workers < 1:
-        raise UsageError(f"jobs must be at least 1, got {workers}")
+    check_engine(workers, engine, address)
     done = done or _ignore
     outcomes = [Outcome(job, tries=0) for job in jobs if job.is_finished]
     for outcome in outcomes:
         done(outcome)
     waiting, suspects = [job for job in jobs if not job.is_finished], list[Job]()
-    with clusters.connected(engine, address), _worker_restarts_unsaid():
+    if not waiting:
+        return outcomes
+    workers = min(workers, len(waiting))
+    with clusters.connected(engine, address, workers), _worker_restarts_unsaid():
         while waiting:
             ended = _round(waiting, workers, engine, done)
             outcomes += [o for o in ended if o.error is None]
@@ -100,6 +101,16 @@ def run_all(
             outcomes.append(Outcome(job, again.error, tries=2))
             done(outcomes[-1])
     return outcomes
+
+
+def check_engine(workers: int, engine: str, address: str | None) -> None:
+    """Refuse what cannot be: an unknown engine, no workers, an address without a cluster."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if workers < 1:
+        raise UsageError(f"jobs must be at least 1, got {workers}")
+    if address is not None and engine == "local":
+        raise UsageError("address is of a cluster: give --engine dask or ray with it")
 
 
 def _ignore(outcome: Outcome) -> None:
@@ -131,23 +142,37 @@ def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[O
 
 def _on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
     """Processes of their own even for one job at a time: what dies there must not die here."""
+    workers = min(workers, len(jobs))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    pool: Any = ProcessPoolExecutor(max_workers=workers)
+    pool: Any = ProcessPoolExecutor(workers, initializer=orphans.end_with, initargs=(os.getpid(),))
     over = False
     try:
-        futures: dict[Any, Job] = {
-            pool.submit(_train, *task): task[0] for task in _tasks(jobs, threads)
-        }
-        for future in as_completed(futures):
-            job = futures[future]
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                if job.is_finished:
-                    yield job, None
+        # A signal that raised within loky would leave its locks and threads anyhow.
+        with StopRequest() as request:
+            with orphans.interrupts_held_back():
+                futures: dict[Any, Job] = {
+                    pool.submit(_train, *task): task[0] for task in _tasks(jobs, threads)
+                }
+            for future in _as_completed(futures, request):
+                job = futures[future]
+                try:
+                    yield future.result()
+                except BrokenProcessPool:
+                    if job.is_finished:
+                        yield job, None
         over = True
     finally:
         pool.shutdown(wait=True, kill_workers=not over)
+
+
+def _as_completed(futures: Iterable[Any], request: StopRequest) -> Iterator[Any]:
+    """Each as it completes, until a stop is asked for."""
+    left = set(futures)
+    while left:
+        ended, left = wait(left, timeout=0.2, return_when=FIRST_COMPLETED)
+        if request.signum:
+            raise Stopped(request.signum, "before all runs were finished")
+        yield from ended
 
 
 def _on_cluster(engine: str, jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
@@ -169,10 +194,10 @@ def _train(job: Job, threads: int, root: Path, modules: list[str]) -> tuple[Job,
     try:
         plugins.load(modules)
         train(job.run, job.folder, resume=True, root=root)
-    except (UsageError, DiskError, Stopped) as error:
-        return job, str(error)
-    except Exception:
-        return job, traceback.format_exc()
+    except Stopped as stop:
+        return job, f"its process was told to stop {stop.where}"
+    except Exception as error:
+        return job, in_words(error) or traceback.format_exc()
     return job, None
 
 

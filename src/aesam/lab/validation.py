@@ -1,6 +1,6 @@
 """Everything that can be refused before anything is downloaded, loaded or trained."""
 
-import math
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from aesam.lab import data, fit, lab_methods, models
@@ -8,26 +8,68 @@ from aesam.lab.config import Measure, NoiseKind, OptimizerName, Precision, Run, 
 from aesam.lab.data.run_samples import samples_of
 from aesam.lab.errors import UsageError, unknown
 
+Bounds = Mapping[str, tuple[int, int]]
+
+#: From where to where the whole numbers of a run go. The largest are beyond all use, and such that
+#: what follows from them can still be counted and held.
+OF_A_RUN: Bounds = {
+    "epochs": (1, 10**6),
+    "batch_size": (1, 10**7),
+    "accumulate": (1, 10**5),
+    "evaluate_every": (1, 10**6),
+    "warmup": (0, 10**6),
+    "workers": (0, 256),
+    "subset": (1, 10**9),
+    "cutout": (1, 10**5),
+    "patch": (1, 10**5),
+    "seed": (0, 2**32 - 1),
+}
+#: The same of a comparison.
+OF_A_GRID: Bounds = {"jobs": (1, 10**6)}
+#: The same of measuring sharpness, where a slice has the square of ``grid`` points.
+OF_A_MEASUREMENT: Bounds = {
+    "samples": (1, 10**9),
+    "k": (1, 10**5),
+    "trace_samples": (2, 10**6),
+    "grid": (2, 501),
+    "threads": (1, 1024),
+    "seed": (0, 2**63 - 1),
+}
+#: Real numbers that multiply weights, which in float32 reach 3e38, stay below this.
+LARGEST = 1e30
+
 
 def check(run: Run) -> None:
     """Raise a :class:`UsageError` for names and combinations that cannot work."""
     data.data_record(run.data.name)
     models.model_record(run.model.name)
     lab_methods.check_settings(run.method)
+    sections = vars(run.data) | vars(run.model) | vars(run.training)
+    check_whole(OF_A_RUN, sections | {"seed": run.seed})
     _check_data(run)
     _check_training(run)
-    if not 0 <= run.seed < 2**32:
-        raise UsageError(f"seed must be from 0 to 2**32 - 1, got {run.seed}")
+
+
+def check_whole(bounds: Bounds, values: Mapping[str, Any]) -> None:
+    """Raise a :class:`UsageError` for whole numbers out of their bounds; None is left alone."""
+    for name, (least, most) in bounds.items():
+        value = values[name]
+        if value is not None and not least <= value <= most:
+            flag = name.replace("_", "-")
+            limit = f"at least {least}" if value < least else f"at most {most}"
+            raise UsageError(f"{flag} must be {limit}, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise a :class:`UsageError` unless ``value`` is above 0 and no larger than can be used."""
+    if not 0.0 < value <= LARGEST:
+        raise UsageError(f"{name} must be above 0 and at most {LARGEST:g}, got {value}")
 
 
 def _check_data(run: Run) -> None:
     _between("noise", run.data.noise, 0.0, 1.0)
     _between("holdout", run.data.holdout, 0.0, 1.0)
     _one_of("kind of noise", run.data.noise_kind, NoiseKind)
-    if run.data.subset is not None:
-        _at_least("subset", run.data.subset, 1)
-    if run.data.cutout is not None:
-        _at_least("cutout", run.data.cutout, 1)
 
 
 def check_with_data(run: Run) -> None:
@@ -62,18 +104,13 @@ def _check_training(run: Run) -> None:
 
 
 def _check_numbers(training: Training) -> None:
-    for name in ("epochs", "batch_size", "accumulate", "evaluate_every"):
-        _at_least(name, getattr(training, name), 1)
-    for name in ("warmup", "workers"):
-        _at_least(name, getattr(training, name), 0)
     _between("label_smoothing", training.label_smoothing, 0.0, 1.0)
     _between("momentum", training.momentum, 0.0, 1.0)
-    if not 0.0 < training.lr < math.inf:
-        raise UsageError(f"lr must be above 0, got {training.lr}")
-    if not 0.0 <= training.weight_decay < math.inf:
-        raise UsageError(f"weight_decay must be at least 0, got {training.weight_decay}")
-    if training.clip is not None and not 0.0 < training.clip < math.inf:
-        raise UsageError(f"clip must be above 0, got {training.clip}")
+    check_positive("lr", training.lr)
+    if training.weight_decay != 0.0:
+        check_positive("weight-decay, where it is not 0,", training.weight_decay)
+    if training.clip is not None:
+        check_positive("clip", training.clip)
     if training.warmup and training.warmup >= training.epochs:
         raise UsageError(
             f"warmup must be shorter than the training's {training.epochs} epochs, got "
@@ -90,8 +127,3 @@ def _one_of(kind: str, name: str, names: Any) -> None:
 def _between(name: str, value: float, low: float, high: float) -> None:
     if not low <= value < high:
         raise UsageError(f"{name} must be at least {low:g} and below {high:g}, got {value}")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UsageError(f"{name} must be at least {least}, got {value}")

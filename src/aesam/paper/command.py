@@ -9,7 +9,7 @@ import tyro
 from rich.progress import Progress
 
 from aesam.lab.cli.compare import check_all, finish, tell_failures
-from aesam.lab.cli.console import command_line, console, say
+from aesam.lab.cli.console import command_line, console, is_given, say
 from aesam.lab.cli.run_flags import RunnerFlags
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
@@ -25,6 +25,7 @@ from aesam.paper.plan import runs_of
 from aesam.paper.verdicts import sheets_of, summary
 
 _OWN = "(default: the entry's own)"
+_OF_RUNS = ("--jobs", "--engine", "--address", "--cache", "--publish-runs")
 
 
 def _shown(metavar: str | None, hint: str) -> Any:
@@ -76,6 +77,7 @@ class Reproduce:
     runner: RunnerFlags = field(default_factory=RunnerFlags)
 
     def __call__(self) -> int:
+        self.runner.check()
         if self.show_list:
             for entry in ENTRIES.values():
                 say(described(entry))
@@ -152,6 +154,8 @@ class Reproduce:
     def _compute(self, entry: Computed, options: Options) -> Result:
         if not self.train:
             raise UsageError(f"{entry.name} is computed at once: there is nothing to show before")
+        for flag in filter(is_given, _OF_RUNS):
+            raise UsageError(f"{flag} is for runs; {entry.name} is computed at once: leave it out")
         with Progress(console=console, disable=self.runner.quiet or not console.is_terminal) as bar:
             task = bar.add_task(entry.name, total=None)
             return entry.make(options, lambda done, of: bar.update(task, completed=done, total=of))

@@ -70,19 +70,26 @@ def measure(runs: Sequence[Run], processes: int, turns: int) -> Times:
         plan.write_text(json.dumps({"runs": [as_dict(run) for run in runs], "turns": turns}))
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
         command = [sys.executable, *launcher, str(processes), "-m", "aesam.paper.cost"]
-        ended = subprocess.run(
-            [*command, str(plan), str(out)],
-            check=False,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        if ended.returncode:
-            raise RuntimeError(f"timing with {processes} processes failed:\n{ended.stderr[-2000:]}")
+        code, told = _launched([*command, str(plan), str(out)])
+        if code:
+            raise RuntimeError(f"timing with {processes} processes failed:\n{told[-2000:]}")
         found = json.loads(out.read_text())
         if found["processes"] != processes:
             raise RuntimeError(f"timed {found['processes']} processes instead of {processes}")
         return found["times"]
+
+
+def _launched(command: list[str]) -> tuple[int, str]:
+    """Exit code and errors of a launcher, which is asked to end its processes if we must end."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=env, **quiet) as launcher:
+        try:
+            _, told = launcher.communicate()
+        except BaseException:
+            launcher.terminate()  # killed, it would leave them behind
+            raise
+        return launcher.returncode, told
 
 
 def take_turns(runs: Sequence[Run], turns: int) -> dict[str, dict[str, list[float]]]:

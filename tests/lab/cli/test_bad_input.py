@@ -1,7 +1,13 @@
 """What cannot be done is refused before anything is loaded, with exit code 2 and a sentence."""
 
+import re
+from dataclasses import fields
+
 import pytest
 from support.commands import aesam
+
+from aesam.lab import validation
+from aesam.lab.config import Data, Model, Training
 
 pytestmark = pytest.mark.slow
 BAD = {
@@ -58,7 +64,31 @@ BAD = {
     "tune of nothing known": (("tune", "--methods", "sma"), "did you mean sam"),
     "unknown flag": (("train", "--learning-rate", 1), "Unrecognized options: --learning-rate"),
     "no number": (("train", "--epochs", "many"), "epochs"),
+    "a footer of another command": (("tune", "--epochs", "many"), "see aesam tune --help"),
+    "a rate that no float32 holds": (
+        ("train", "--lr", 1e308),
+        "lr must be above 0 and at most 1e+30",
+    ),
+    "a decay that no float32 holds": (
+        ("train", "--weight-decay", 1e308),
+        "at most 1e+30, got 1e+308",
+    ),
+    "negative decay": (("train", "--weight-decay", -1), "weight-decay, where it is not 0, must be"),
+    "too large a norm": (("train", "--clip", 1e308), "clip must be above 0 and at most 1e+30"),
+    "too many jobs": (("compare", "--jobs", 10**20), "jobs must be at most 1000000"),
+    "an address without a cluster to tune": (("tune", "--address", "x"), "--engine dask or ray"),
+    "an address without a cluster to reproduce": (
+        ("reproduce", "fig-normality", "--no-train", "--address", "x"),
+        "--engine dask or ray",
+    ),
+    "an address to list": (("reproduce", "--list", "--address", "x"), "--engine dask or ray"),
+    "jobs of what has no runs": (
+        ("reproduce", "theorem", "--jobs", 3),
+        "--jobs is for runs; theorem is computed at once",
+    ),
+    "a name that is not UTF-8": (("train", "--out", "\udcff"), "is not UTF-8"),
 }
+WHOLE = [name for name in validation.OF_A_RUN if name not in ("seed", "patch")]
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -70,6 +100,33 @@ def test_bad_input_is_refused_with_a_sentence(case, tmp_path, monkeypatch, capsy
     assert "Traceback" not in told
     assert hint in " ".join(told.replace("│", " ").split())
     assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_beyond_all_use_are_refused(name, tmp_path, capsys):
+    flag = name.replace("_", "-")
+    code, told = aesam("train", f"--{flag}", 10**20, "--out", tmp_path, capsys=capsys)
+    assert code == 2
+    assert f"{flag} must be at most {validation.OF_A_RUN[name][1]}, got 1{'0' * 20}" in told
+
+
+def test_every_whole_number_of_a_run_has_bounds():
+    sections = (Data, Model, Training)
+    numbers = {f.name for s in sections for f in fields(s) if re.search(r"\bint\b", str(f.type))}
+    assert numbers | {"seed"} == set(validation.OF_A_RUN)
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune"])
+@pytest.mark.parametrize("place", ["x" * 300, "/proc/nothing", "/dev/null/below"])
+def test_a_place_that_cannot_be_is_told_in_words(command, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("--dataset", "synthetic", "--epochs", 1, "--out", place)
+    code, told = aesam(
+        command, *words, "--methods" if command != "train" else "--method", "sam", capsys=capsys
+    )
+    assert code in (1, 2)
+    assert "Traceback" not in told
+    assert place in told
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])

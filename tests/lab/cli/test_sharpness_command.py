@@ -155,13 +155,19 @@ def test_a_run_is_measured_wherever_it_lies(finished, tmp_path):
     [
         (("--samples", 0), "samples must be at least 1, got 0"),
         (("--k", 0), "k must be at least 1"),
-        (("--k", 10**9), "k must be at most the model's"),
+        (("--k", 50_000), "k must be at most the model's"),
         (("--rho", -1), "rho must be above 0"),
         (("--grid", 1), "grid must be at least 2"),
         (("--trace-samples", 1), "trace-samples must be at least 2"),
         (("--threads", 0), "threads must be at least 1"),
         (("--seed", -1), "seed must be at least 0"),
-        (("--seed", 2**63), "seed must be below 2**63"),
+        (("--rho", 1e308), "rho must be above 0 and at most 1e+30"),
+        (("--samples", 10**20), "samples must be at most"),
+        (("--k", 10**20), "k must be at most"),
+        (("--grid", 10**20), "grid must be at most"),
+        (("--trace-samples", 10**20), "trace-samples must be at most"),
+        (("--threads", 10**20), "threads must be at most"),
+        (("--seed", 2**63), "seed must be at most 9223372036854775807"),
     ],
 )
 def test_flags_out_of_range_are_refused(finished, flags, hint, capsys):

@@ -1,10 +1,7 @@
-"""Comparisons that are stopped, and runs that die again and again."""
+"""Runs that die again and again, that skip steps, or that were damaged."""
 
-import os
-import signal
 from dataclasses import replace
 
-import psutil
 import pytest
 from support.commands import SMALL, metrics_of, start
 
@@ -40,23 +37,6 @@ def test_a_run_that_dies_every_time_is_reported_and_the_others_finish(tmp_path):
     assert "failed twice: its process was killed" in told
     assert len(list((tmp_path / "out").rglob("summary.json"))) == 2
     assert (tmp_path / "out/report.html").exists()
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_comparison_that_is_told_to_stop_stops_with_all_its_workers(jobs, tmp_path):
-    words = ("compare", *SMALL, "--methods", "erm", "--seeds", 0, 1, 2, "--noise", 0.1)
-    more = ("--epochs", 400, "--jobs", jobs, "--out", tmp_path)
-    with start(*words, *more, start_new_session=True) as process:
-        parent = psutil.Process(process.pid)
-        while not list(tmp_path.rglob("metrics.jsonl")):
-            os.sched_yield()
-        children = parent.children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        told = process.communicate(timeout=60)[0]
-    assert process.returncode == 128 + signal.SIGTERM, told
-    _, alive = psutil.wait_procs(children, timeout=30)
-    assert not alive
-    assert not list(tmp_path.rglob("summary.json"))
 
 
 def test_skipped_steps_take_no_second_gradient_in_the_counts(tmp_path):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from aesam.lab import lab_methods, validation
+from aesam.lab import files, lab_methods, validation
 from aesam.lab.cli.console import command_line, console, diverged, say
 from aesam.lab.cli.run_flags import RunFlags, RunnerFlags
 from aesam.lab.config import Method, Run
@@ -99,8 +99,7 @@ class Compare(RunFlags):
 
 def check_all(jobs: list[Job], runner: RunnerFlags, out: Path) -> None:
     """Refuse before anything is trained; what the data say is looked up once per kind of run."""
-    if runner.address is not None and runner.engine == "local":
-        raise UsageError("address is of a cluster: give --engine dask or ray with it")
+    runner.check()
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file: choose a folder")
     for job in jobs:
@@ -112,6 +111,7 @@ def check_all(jobs: list[Job], runner: RunnerFlags, out: Path) -> None:
         }
         for run in kinds.values():
             validation.check_with_data(run)
+    files.make_writable_folder(out)  # here, where one sentence says it for all runs
 
 
 def finish(jobs: list[Job], runner: RunnerFlags) -> list[Outcome]:

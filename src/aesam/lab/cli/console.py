@@ -10,7 +10,15 @@ from rich.console import Console
 
 from aesam.lab import summaries
 
-console = Console(stderr=False)
+
+class Output(Console):
+    """Rich's console; where nobody reads it any more is told to whoever runs the command."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704  # rich calls it while it handles the error
+
+
+console = Output(stderr=False)
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:

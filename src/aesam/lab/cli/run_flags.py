@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 import tyro
 
-from aesam.lab import data, lab_methods, models
+from aesam.lab import data, lab_methods, models, validation
 from aesam.lab.cli.console import is_given
 from aesam.lab.config import Data, Method, Model, Run, Training
 from aesam.lab.errors import UsageError
-from aesam.lab.grid import EngineName
+from aesam.lab.grid import EngineName, check_engine
 from aesam.registry import Setting, list_methods, method_record, method_records
 
 Command = TypeVar("Command", bound="RunFlags")
@@ -77,6 +77,11 @@ class RunnerFlags:
     """The scheduler of the dask or ray cluster; one is started on this machine if left out."""
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Say nothing on the way, only where the result is."""
+
+    def check(self) -> None:
+        """Refuse what cannot be, also where there turns out to be nothing to run."""
+        validation.check_whole(validation.OF_A_GRID, vars(self))
+        check_engine(self.jobs, self.engine, self.address)
 
 
 def with_defaults(command: type[Command], dataset: str) -> Command:

@@ -13,7 +13,7 @@ import tyro
 from rich.progress import Progress, TaskID
 
 from aesam import sharpness
-from aesam.lab import config, files
+from aesam.lab import config, files, validation
 from aesam.lab.cli.console import command_line, console, say
 from aesam.lab.errors import UsageError
 from aesam.lab.show import Line, Sheet, as_rich, canvas
@@ -65,6 +65,7 @@ class MeasureSharpness:
         weights = sum(p.numel() for p in finished.model.parameters())
         if self.k > weights:
             raise UsageError(f"k must be at most the model's {weights} weights, got {self.k}")
+        files.make_writable_folder(out)
         batches = finished.training_batches(self.samples, self.seed)
         count = sum(len(labels) for _, labels in batches)
         say(f"measured on {count} of {len(finished.samples.train)} training samples, in eval mode")
@@ -81,16 +82,8 @@ class MeasureSharpness:
         return 0
 
     def _check(self) -> None:
-        least = {"samples": 1, "k": 1, "trace_samples": 2, "grid": 2, "seed": 0, "threads": 1}
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                flag = name.replace("_", "-")
-                raise UsageError(f"{flag} must be at least {smallest}, got {value}")
-        if self.seed >= 2**63:
-            raise UsageError(f"seed must be below 2**63, got {self.seed}")
-        if not 0.0 < self.rho < float("inf"):
-            raise UsageError(f"rho must be above 0, got {self.rho}")
+        validation.check_whole(validation.OF_A_MEASUREMENT, vars(self))
+        validation.check_positive("rho", self.rho)
 
     def _measure(self, finished: TrainedRun, batches: list[Any]) -> dict[str, Any]:
         """Each measure's result, with a bar for what is under way, or a line in a log."""

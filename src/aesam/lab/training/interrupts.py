@@ -5,11 +5,15 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class Stopped(Exception):
-    """Training stopped on request; the checkpoint holds all of it."""
+class Stopped(BaseException):
+    """Training stopped on request; the checkpoint holds all of it.
+
+    No ``Exception``: what tries again or goes on after any error must not do so after this.
+    """
 
     def __init__(self, signum: int, where: str) -> None:
         super().__init__(f"stopped {where}; go on with --resume")
+        self.signum, self.where = signum, where
         self.exit_code = 128 + signum
 
 
