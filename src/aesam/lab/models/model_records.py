@@ -14,7 +14,6 @@ from aesam.lab.data.sets import DataSet
 from aesam.lab.errors import UsageError, unknown
 from aesam.registry import Registry
 
-
 #: Far beyond what the lab trains, and 40 GB before the first step.
 MOST_PARAMETERS = 10**10
 

@@ -1,0 +1,181 @@
+"""Batches of image files, decoded ahead by processes of their own, whose end is told in words."""
+
+import multiprocessing
+import os
+import random
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from aesam.lab.data import draws
+from aesam.lab.data.augment import Normalizer
+from aesam.lab.data.pictures import decode
+from aesam.lab.data.regular_files import cannot_read
+from aesam.lab.data.sets import FolderSplit, whole_numbers
+from aesam.lab.errors import UsageError
+
+#: Seconds for one file, after which a worker ends itself: a decoder may be stuck for good.
+PATIENCE = 300.0
+NO_ROW = -1
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """What a worker sends in place of a batch with a bad file.
+
+    An exception would arrive wrapped in the worker's traceback.
+    """
+
+    message: str
+
+
+Decoded = tuple[Tensor, Tensor] | Unreadable
+
+
+class Files(Dataset[Decoded]):
+    """What a worker process needs to turn rows of a split into a batch of raw pixels.
+
+    ``desks`` has for each worker its process and the row that it is at, for the case of its death.
+    """
+
+    def __init__(self, split: FolderSplit, size: int, flips: bool, key: int | None) -> None:
+        self.paths, self.labels = split.paths, split.labels
+        self.size, self.flips, self.key = size, flips, key
+        self.desks = torch.empty(0, 2, dtype=torch.int64)
+
+    def set_desks(self, workers: int) -> None:
+        """A new one for each of so many workers, in memory that they share with this process."""
+        self.desks = torch.full((workers, 2), NO_ROW, dtype=torch.int64)
+        self.desks.share_memory_()  # pyright: ignore[reportUnknownMemberType]
+
+    def __getitem__(self, index: int) -> Decoded:
+        return self.__getitems__([index])
+
+    def __getitems__(self, rows: list[int]) -> Decoded:
+        """A whole batch; this is the method that a DataLoader asks for first."""
+        pixels = torch.empty(len(rows), 3, self.size, self.size, dtype=torch.uint8)
+        try:
+            for place, row in enumerate(rows):
+                self._note(row)
+                source = None if self.key is None else random.Random(draws.key(self.key, row))
+                try:
+                    pixels[place] = decode(self.paths[row], self.size, source, self.flips)
+                except Exception as error:  # a damaged file can fail in every way there is
+                    return Unreadable(_told(self.paths[row], error))
+        finally:
+            self._note(NO_ROW)
+        return pixels, self.labels[torch.tensor(rows)]
+
+    def _note(self, row: int) -> None:
+        """Say which row this worker is at, and end it where that takes for ever."""
+        worker = get_worker_info()
+        if worker is None:
+            return
+        self.desks[worker.id] = torch.tensor([os.getpid(), row])
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0.0 if row == NO_ROW else PATIENCE)
+
+
+def _told(path: str, error: Exception) -> str:
+    if isinstance(error, UsageError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:  # Pillow's own have no number
+        return str(cannot_read(path, error))
+    reason = str(error) or type(error).__name__
+    return f"cannot decode {path} ({reason}): repair or remove the file"
+
+
+def decoded(
+    files: Files,
+    rows: list[list[int]],
+    normalize: Normalizer,
+    device: torch.device,
+    workers: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of these rows, in order, normalised on the device."""
+    files.set_desks(workers)
+    loader: DataLoader[Decoded] = DataLoader(
+        files,
+        batch_sampler=rows,
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=_leave_signals_to_the_trainer,
+        # A loader draws a seed for its workers: from here, not from the global random state.
+        generator=torch.Generator().manual_seed(0),
+    )
+    batches = _started(loader)
+    try:
+        while (batch := _next(batches, files)) is not None:
+            if isinstance(batch, Unreadable):
+                raise UsageError(batch.message)
+            pixels, labels = batch
+            yield normalize(pixels.to(device, non_blocking=True)), labels.to(device)
+    finally:
+        del batches  # which asks the workers to end
+        _end(files)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:  # noqa: ARG001
+    """Ctrl-C and a cluster's SIGTERM reach workers too, which the trainer needs to the last step.
+
+    Without a trainer they end by themselves: a DataLoader's worker looks every few seconds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _started(loader: DataLoader[Decoded]) -> Iterator[Decoded]:
+    """Its workers at work, and their death told only to who asks for a batch.
+
+    Torch handles SIGCHLD by an exception wherever the program is, in a step or amid a save.
+    """
+    if not hasattr(signal, "SIGCHLD"):
+        return iter(loader)
+    before = signal.getsignal(signal.SIGCHLD)
+    batches = iter(loader)
+    if before is not None and signal.getsignal(signal.SIGCHLD) is not before:
+        signal.signal(signal.SIGCHLD, before)
+    return batches
+
+
+def _next(batches: Iterator[Decoded], files: Files) -> Decoded | None:
+    try:
+        return next(batches, None)
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise UsageError(_of_the_dead(str(error), files)) from None
+
+
+def _of_the_dead(error: str, files: Files) -> str:
+    """What the dead were at, by the processes that torch names."""
+    dead = {int(pid) for pid in re.findall(r"\d+", error)}
+    rows = [row for pid, row in map(whole_numbers, files.desks) if pid in dead and row != NO_ROW]
+    at = f" while it read {' or '.join(files.paths[row] for row in rows)}" if rows else ""
+    return (
+        f"a process that decodes images was killed{at}: if memory was short, use fewer workers or "
+        f"a smaller batch; if it happens at that file again, or it took {PATIENCE:g} s, repair or "
+        "remove the file. Training goes on with --resume"
+    )
+
+
+def _end(files: Files) -> None:
+    """Kill what is still there: a worker that is stuck does not hear that it is to end."""
+    processes = set(whole_numbers(files.desks[:, 0]))
+    for child in multiprocessing.active_children():
+        if child.pid in processes:
+            child.kill()
+            child.join()
