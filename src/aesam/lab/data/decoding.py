@@ -3,10 +3,10 @@
 import multiprocessing
 import os
 import random
-import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -154,28 +154,45 @@ def _started(loader: DataLoader[Decoded]) -> Iterator[Decoded]:
 def _next(batches: Iterator[Decoded], files: Files) -> Decoded | None:
     try:
         return next(batches, None)
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
+    except (RuntimeError, OSError, EOFError) as error:
+        # Its own words for it, or a connection that ends where a batch was on its way.
+        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
             raise
-        raise UsageError(_of_the_dead(str(error), files)) from None
+        dead = _dead(files)
+        if not dead:
+            raise
+        raise UsageError(_of_the_dead(dead, files)) from None
 
 
-def _of_the_dead(error: str, files: Files) -> str:
-    """What the dead were at, by the processes that torch names."""
-    dead = {int(pid) for pid in re.findall(r"\d+", error)}
+def _children(files: Files) -> list[BaseProcess]:
+    """The workers that have sat down at a desk and are still there."""
+    processes = set(whole_numbers(files.desks[:, 0]))
+    return [child for child in multiprocessing.active_children() if child.pid in processes]
+
+
+def _dead(files: Files) -> set[int]:
+    """Workers that are gone; one that is just dying is given the time."""
+    for child in _children(files):
+        child.join(0.5)
+    alive = {child.pid for child in _children(files)}
+    return {pid for pid in whole_numbers(files.desks[:, 0]) if pid != NO_ROW and pid not in alive}
+
+
+def _of_the_dead(dead: set[int], files: Files) -> str:
+    """What they were at."""
     rows = [row for pid, row in map(whole_numbers, files.desks) if pid in dead and row != NO_ROW]
-    at = f" while it read {' or '.join(files.paths[row] for row in rows)}" if rows else ""
+    end = "use fewer workers or a smaller batch if memory was short; training goes on with --resume"
+    if not rows:
+        return f"a process that decodes images was killed: {end}"
+    names = " or ".join(files.paths[row] for row in rows)
     return (
-        f"a process that decodes images was killed{at}: if memory was short, use fewer workers or "
-        f"a smaller batch; if it happens at that file again, or it took {PATIENCE:g} s, repair or "
-        "remove the file. Training goes on with --resume"
+        f"a process that decodes images was killed while it read {names}: {end}. If that happens "
+        f"again, or took {PATIENCE:g} s, repair or remove the file"
     )
 
 
 def _end(files: Files) -> None:
     """Kill what is still there: a worker that is stuck does not hear that it is to end."""
-    processes = set(whole_numbers(files.desks[:, 0]))
-    for child in multiprocessing.active_children():
-        if child.pid in processes:
-            child.kill()
-            child.join()
+    for child in _children(files):
+        child.kill()
+        child.join()
