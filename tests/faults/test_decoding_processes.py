@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from multiprocessing import active_children
@@ -10,6 +12,7 @@ import psutil
 import pytest
 from support import hostile_images
 from support.commands import start
+from support.processes import environment
 
 from aesam.lab import data
 from aesam.lab.data import decoding
@@ -80,7 +83,8 @@ def test_a_worker_killed_meanwhile_is_told_only_to_who_asks_for_a_batch(root, fa
     next(epoch)
     for child in active_children():
         child.kill()
-        child.join()  # what torch's handler of SIGCHLD would raise, it would raise here
+        # What torch's handler of SIGCHLD would raise, it would raise here.
+        until(lambda pid=child.pid: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     with pytest.raises(UsageError, match="a process that decodes images was killed"):
         list(epoch)
     faults.held("a decoding process killed", 1, "a sentence; nothing is interrupted")
@@ -92,6 +96,27 @@ def test_an_epoch_left_early_leaves_no_process(root):
     assert len(active_children()) == 2
     epoch.close()
     assert not active_children()
+
+
+LEFT_OPEN = """
+import gc, sys
+from aesam.lab import data
+found = data.load("folder", sys.argv[1], size=8)
+epoch = data.Batches(found.train, found, 4, 0, augment=True, device="cpu", workers=2).epoch(0)
+next(epoch)
+sys.modules["__main__"].kept = [epoch]
+kept.append(kept)  # nobody closes it before the very end
+gc.disable()
+print("the end")
+"""
+
+
+def test_a_program_ends_that_has_left_an_epoch_open(root):
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, root], capture_output=True, text=True, timeout=PATIENCE,
+        check=False, env=environment(),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
 
 
 def train(root, *more, **options):

@@ -6,7 +6,6 @@ import random
 import tarfile
 from dataclasses import replace
 
-import pytest
 from support.fixtures_data import binary, cifar10_files, tar, tiny_archive
 
 from aesam.lab.data.download import fetch_archive
@@ -59,7 +58,7 @@ def hostile():
     yield "a long name without an end", packed(member("x" * (8 << 20)))
     pax = member("x", pax_headers={"comment": "x" * (8 << 20)})
     yield "a header without an end", packed(pax, form=tarfile.PAX_FORMAT)
-    yield "many members", packed(*(member(f"many/{i}") for i in range(5000)))
+    yield "many members", packed(*(member(f"many/{i}") for i in range(1000)))
     sparse = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.size": str(10**12)}
     sparse |= {"GNU.sparse.map": "0,0", "GNU.sparse.numblocks": "1"}
     yield "holes", packed(member("holes", pax_headers=sparse), form=tarfile.PAX_FORMAT)
@@ -123,7 +122,7 @@ def test_an_absolute_name_stays_within_the_folder(tmp_path):
     assert not outside.exists()
 
 
-@pytest.mark.parametrize("size", [MOST // 2, MOST])
-def test_the_bound_is_on_what_comes_out(tmp_path, size):
-    content = packed(member("zeros", size=size))
-    assert (unpacked(tmp_path / "data", content) is None) == (size < MOST)
+def test_the_bound_is_on_what_comes_out(tmp_path):
+    assert unpacked(tmp_path / "half", packed(member("zeros", size=MOST // 2))) is None
+    said = unpacked(tmp_path / "more", packed(member("zeros", size=MOST)))
+    assert f"it unpacks to more than {MOST} bytes): remove it" in said

@@ -51,13 +51,13 @@ def main(kind, place):
     batches = place.parent / "batches"
     write(batches, cifar10_files(lambda *arrays: python2(*arrays, "labels"), ""))
     read = decode_twice if kind == "images" else lambda path: load_pickle(path, batches)
-    files = sorted(place.iterdir())
+    files, events, forbidden = sorted(place.iterdir()), [], set(STARTS)
+    sys.addaudithook(lambda event, args: event in forbidden and events.append([event, str(args)]))
     codecs.lookup("raw_unicode_escape")  # what is imported late is imported now
     for warm_up in files[:2]:
         read(warm_up)
-    events = []
-    forbidden = STARTS | ({"import", "exec"} if kind == "pickles" else set())
-    sys.addaudithook(lambda event, args: event in forbidden and events.append([event, str(args)]))
+    if kind == "pickles":
+        forbidden |= {"import", "exec"}
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     ends = {path.name: read(path) for path in files}
     os.system("true")

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -110,16 +111,18 @@ def decoded(
         # A loader draws a seed for its workers: from here, not from the global random state.
         generator=torch.Generator().manual_seed(0),
     )
-    batches = _started(loader)
+    batches, crew = _started(loader)
+    # Also where a program ends with an epoch left open: it would wait for them to hear a signal.
+    end = Finalize(None, _kill, (crew,), exitpriority=10)
     try:
-        while (batch := _next(batches, files)) is not None:
+        while (batch := _next(batches, crew, files)) is not None:
             if isinstance(batch, Unreadable):
                 raise UsageError(batch.message)
             pixels, labels = batch
             yield normalize(pixels.to(device, non_blocking=True)), labels.to(device)
     finally:
-        del batches  # which asks the workers to end
-        _end(files)
+        del batches  # which asks the workers to end; one that is stuck does not hear it
+        end()
 
 
 def _as_it_is(batch: Any) -> Any:
@@ -137,48 +140,43 @@ def _leave_signals_to_the_trainer(worker: int) -> None:  # noqa: ARG001
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def _started(loader: DataLoader[Decoded]) -> Iterator[Decoded]:
+def _started(loader: DataLoader[Decoded]) -> tuple[Iterator[Decoded], list[BaseProcess]]:
     """Its workers at work, and their death told only to who asks for a batch.
 
     Torch handles SIGCHLD by an exception wherever the program is, in a step or amid a save.
     """
-    if not hasattr(signal, "SIGCHLD"):
-        return iter(loader)
-    before = signal.getsignal(signal.SIGCHLD)
+    number = getattr(signal, "SIGCHLD", None)
+    before = None if number is None else signal.getsignal(number)
+    others = multiprocessing.active_children()
     batches = iter(loader)
-    if before is not None and signal.getsignal(signal.SIGCHLD) is not before:
-        signal.signal(signal.SIGCHLD, before)
-    return batches
+    if number is not None and before is not None and signal.getsignal(number) is not before:
+        signal.signal(number, before)
+    return batches, [child for child in multiprocessing.active_children() if child not in others]
 
 
-def _next(batches: Iterator[Decoded], files: Files) -> Decoded | None:
+def _kill(crew: list[BaseProcess]) -> None:
+    for worker in crew:
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+
+
+def _next(batches: Iterator[Decoded], crew: list[BaseProcess], files: Files) -> Decoded | None:
     try:
         return next(batches, None)
     except (RuntimeError, OSError, EOFError) as error:
         # Its own words for it, or a connection that ends where a batch was on its way.
         if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
             raise
-        dead = _dead(files)
+        for worker in crew:
+            worker.join(0.5)  # one may be just dying
+        dead = {worker.pid for worker in crew if not worker.is_alive()}
         if not dead:
             raise
         raise UsageError(_of_the_dead(dead, files)) from None
 
 
-def _children(files: Files) -> list[BaseProcess]:
-    """The workers that have sat down at a desk and are still there."""
-    processes = set(whole_numbers(files.desks[:, 0]))
-    return [child for child in multiprocessing.active_children() if child.pid in processes]
-
-
-def _dead(files: Files) -> set[int]:
-    """Workers that are gone; one that is just dying is given the time."""
-    for child in _children(files):
-        child.join(0.5)
-    alive = {child.pid for child in _children(files)}
-    return {pid for pid in whole_numbers(files.desks[:, 0]) if pid != NO_ROW and pid not in alive}
-
-
-def _of_the_dead(dead: set[int], files: Files) -> str:
+def _of_the_dead(dead: set[int | None], files: Files) -> str:
     """What they were at."""
     rows = [row for pid, row in map(whole_numbers, files.desks) if pid in dead and row != NO_ROW]
     end = "use fewer workers or a smaller batch if memory was short; training goes on with --resume"
@@ -189,10 +187,3 @@ def _of_the_dead(dead: set[int], files: Files) -> str:
         f"a process that decodes images was killed while it read {names}: {end}. If that happens "
         f"again, or took {PATIENCE:g} s, repair or remove the file"
     )
-
-
-def _end(files: Files) -> None:
-    """Kill what is still there: a worker that is stuck does not hear that it is to end."""
-    for child in _children(files):
-        child.kill()
-        child.join()
