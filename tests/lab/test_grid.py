@@ -144,11 +144,11 @@ def test_the_dask_engine_runs_on_two_workers(tmp_path):
     assert all((j.folder / "summary.json").exists() for j in jobs)
 
 
-def test_workers_find_the_data_from_wherever_they_are(tmp_path, monkeypatch):
+def test_workers_find_the_data_from_wherever_they_are(tmp_path, monkeypatch, small_cifar):
     """And what is written says what the user said: another machine has another folder."""
     write_cifar10(tmp_path / "data/cifar-10-batches-bin")
     (tmp_path / "elsewhere").mkdir()
-    usual = data_record("cifar10").usual
+    usual = data_record(small_cifar).usual
     short = replace(usual.training, epochs=1, batch_size=50)
     run = replace(usual, model=Model("mlp"), method=fill(Method("erm")), training=short)
     monkeypatch.chdir(tmp_path)

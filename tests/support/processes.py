@@ -1,12 +1,16 @@
-"""Several gloo processes, started, heard and always ended."""
+"""Processes, started, heard and always ended: several of gloo, or one under watch."""
 
+import json
 import os
 import queue
 import socket
+import subprocess
+import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,3 +82,30 @@ def on_processes(task: Callable, *args: Any, world: int = 2, hear: int = 2, seco
             worker.kill()
             worker.join()
         folder.cleanup()
+
+
+def environment() -> dict[str, str]:
+    """For a Python of one thread that finds the modules that this one finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
+def under_watch(
+    kind: str, folder: Path, cases: Iterable[tuple[str, bytes]]
+) -> tuple[dict[str, str | None], int]:
+    """How reading each case ended in a process of its own (None: it was read), and the most MB.
+
+    That process may neither start anything nor print anything else.
+    """
+    folder.mkdir()
+    names = {f"{i:06}.jpg": (label, raw) for i, (label, raw) in enumerate(cases)}
+    for name, (_, raw) in names.items():
+        (folder / name).write_bytes(raw)
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("watch.py"), kind, folder], capture_output=True,
+        text=True, timeout=600, check=False, cwd=folder.parent, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not done.stderr
+    found = json.loads(done.stdout)
+    assert not found["events"], found["events"][:5]
+    return {names[name][0]: end for name, end in found["ends"].items()}, found["most"]

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from support.fixtures_data import (
+    SMALL_CIFAR10,
+    SMALL_CIFAR100,
     arrays,
     binary,
     cifar10_files,
@@ -17,7 +19,6 @@ from support.fixtures_data import (
     write,
 )
 
-from aesam.lab import data
 from aesam.lab.errors import UsageError
 
 PYTHON_FORMS = [
@@ -36,15 +37,14 @@ def check_cifar10(found):
 @pytest.mark.parametrize("inside", ["cifar-10-batches-bin", "."])
 def test_binary_cifar10_is_read_exactly_from_the_root_or_its_folder(tmp_path, inside):
     write(tmp_path / inside, cifar10_files(binary, ".bin"))
-    check_cifar10(data.load("cifar10", tmp_path))
-    check_cifar10(data.load("cifar10", str(tmp_path)))
+    check_cifar10(SMALL_CIFAR10.load(tmp_path))
 
 
 @pytest.mark.parametrize("inside", ["cifar-10-batches-py", "."])
 @pytest.mark.parametrize("encode", PYTHON_FORMS)
 def test_python_cifar10_is_read_exactly(tmp_path, inside, encode):
     write(tmp_path / inside, cifar10_files(partial(encode, key="labels"), ""))
-    check_cifar10(data.load("cifar10", tmp_path))
+    check_cifar10(SMALL_CIFAR10.load(tmp_path))
 
 
 def test_arrays_in_fortran_order_are_read_as_they_are_meant(tmp_path):
@@ -53,7 +53,7 @@ def test_arrays_in_fortran_order_are_read_as_they_are_meant(tmp_path):
 
     for protocol in (2, 5):
         write(tmp_path, cifar10_files(partial(encode, protocol=protocol), ""))
-        check_cifar10(data.load("cifar10", tmp_path))
+        check_cifar10(SMALL_CIFAR10.load(tmp_path))
 
 
 def test_cifar100_has_its_fine_labels_in_both_forms(tmp_path):
@@ -71,7 +71,7 @@ def test_cifar100_has_its_fine_labels_in_both_forms(tmp_path):
     }
     for folder, files in forms.items():
         write(tmp_path / folder / folder, files)
-        found = data.load("cifar100", tmp_path / folder)
+        found = SMALL_CIFAR100.load(tmp_path / folder)
         assert found.classes == 100
         for split, (pixels, labels) in ((found.train, train), (found.test, test)):
             assert torch.equal(split.images, torch.from_numpy(pixels).view(-1, 3, 32, 32))
@@ -80,7 +80,7 @@ def test_cifar100_has_its_fine_labels_in_both_forms(tmp_path):
 
 def test_a_missing_file_is_named_with_the_command_that_gets_it(tmp_path):
     with pytest.raises(UsageError) as empty:
-        data.load("cifar100", tmp_path)
+        SMALL_CIFAR100.load(tmp_path)
     assert f"{tmp_path / 'cifar-100-binary' / 'train.bin'} is missing" in str(empty.value)
     assert f"`aesam data cifar100 --root {tmp_path}`" in str(empty.value)
 
@@ -88,7 +88,7 @@ def test_a_missing_file_is_named_with_the_command_that_gets_it(tmp_path):
     del files["data_batch_4"]
     write(tmp_path / "cifar-10-batches-py", files)
     with pytest.raises(UsageError, match="cifar-10-batches-py/data_batch_4 is missing"):
-        data.load("cifar10", tmp_path)
+        SMALL_CIFAR10.load(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 3072, 3074, -1])
@@ -97,7 +97,7 @@ def test_a_truncated_binary_file_is_refused(tmp_path, keep):
     files["data_batch_2.bin"] = files["data_batch_2.bin"][:keep]
     write(tmp_path, files)
     with pytest.raises(UsageError, match=r"data_batch_2\.bin is cut short: .*aesam data cifar10"):
-        data.load("cifar10", tmp_path)
+        SMALL_CIFAR10.load(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 40, 3000, -1])
@@ -106,7 +106,7 @@ def test_a_truncated_python_file_is_refused(tmp_path, keep):
     files["test_batch"] = files["test_batch"][:keep]
     write(tmp_path, files)
     with pytest.raises(UsageError, match="test_batch is damaged or cut short.*aesam data cifar10"):
-        data.load("cifar10", tmp_path)
+        SMALL_CIFAR10.load(tmp_path)
 
 
 def test_a_label_that_the_set_does_not_have_is_refused(tmp_path):
@@ -115,7 +115,7 @@ def test_a_label_that_the_set_does_not_have_is_refused(tmp_path):
     files["data_batch_1.bin"] = binary(pixels, np.array([0, 1, 10, 2]))
     write(tmp_path, files)
     with pytest.raises(UsageError, match=r"data_batch_1\.bin has a label outside 0\.\.9"):
-        data.load("cifar10", tmp_path)
+        SMALL_CIFAR10.load(tmp_path)
 
 
 PIXELS = np.zeros((2, 3072), np.uint8)
@@ -138,7 +138,7 @@ def test_a_pickle_of_something_else_is_refused(tmp_path, content, message):
     files = cifar10_files(partial(python2, key="labels"), "")
     write(tmp_path, files | {"data_batch_1": pickle.dumps(content)})
     with pytest.raises(UsageError, match=message):
-        data.load("cifar10", tmp_path)
+        SMALL_CIFAR10.load(tmp_path)
 
 
 class Bomb:
@@ -171,7 +171,7 @@ def test_a_malicious_pickle_is_refused_and_executes_nothing(tmp_path, protocol, 
     files = cifar10_files(partial(python2, key="labels"), "")
     write(tmp_path, files | {"data_batch_1": raw})
     with pytest.raises(UsageError, match=r"asks to call \w+\.open, which was not done"):
-        data.load("cifar10", tmp_path)
+        SMALL_CIFAR10.load(tmp_path)
     assert not marker.exists()
 
 
@@ -189,7 +189,7 @@ def test_only_what_makes_an_array_of_bytes_is_known_by_name(tmp_path, name):
     raw += b"\x8c" + bytes([len(attribute)]) + attribute.encode() + b"\x93."
     write(tmp_path, cifar10_files(binary, "") | {"data_batch_1": raw})
     with pytest.raises(UsageError, match=f"asks to call {module}.{attribute}"):
-        data.load("cifar10", tmp_path)
+        SMALL_CIFAR10.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_a_pickle_cannot_change_the_reader_for_the_next_file(tmp_path, callee):
     files = cifar10_files(partial(python2, key="labels"), "")
     write(tmp_path / "bad", files | {"data_batch_1": raw})
     with pytest.raises(UsageError, match="damaged"):
-        data.load("cifar10", tmp_path / "bad")
+        SMALL_CIFAR10.load(tmp_path / "bad")
     for protocol in (2, 5):
         encode = partial(python, key="labels", protocol=protocol)
         write(tmp_path / "good", cifar10_files(encode, ""))
-        check_cifar10(data.load("cifar10", tmp_path / "good"))
+        check_cifar10(SMALL_CIFAR10.load(tmp_path / "good"))

@@ -1,15 +1,18 @@
 """Folders of images: decoded in worker processes, fixed by the seed, broken ones named."""
 
+import errno
 import os
 import random
+import stat
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from support.fixtures_data import random_states_untouched
 
 from aesam.lab import data
-from aesam.lab.data import image_folder
+from aesam.lab.data import pictures
 from aesam.lab.errors import UsageError
 
 #: Newer Pythons warn of forking beside threads, which only a test runner has here.
@@ -152,7 +155,7 @@ def test_any_kind_of_image_becomes_rgb(tmp_path, mode):
         options = {"transparency": bytes([0, 128, 255])}
     path = str(tmp_path / f"image.{suffix}")
     Image.new("RGB", (30, 20), (255, 255, 255)).convert(mode).save(path, **options)
-    pixels = image_folder.decode(path, 8, None, flips=False)
+    pixels = pictures.decode(path, 8, None, flips=False)
     assert pixels.shape == (3, 8, 8)
     assert int(pixels.min()) > 250
 
@@ -161,7 +164,7 @@ def test_evaluation_looks_at_the_middle(tmp_path):
     """As a resize of the shorter side to 16 and then a crop to 14, up to rounding."""
     image = noise_image(96, 64, seed=0)
     image.save(tmp_path / "image.png")
-    pixels = image_folder.decode(str(tmp_path / "image.png"), 14, None, flips=True)
+    pixels = pictures.decode(str(tmp_path / "image.png"), 14, None, flips=True)
     slow = image.resize((24, 16), Image.Resampling.BILINEAR).crop((5, 1, 19, 15))
     slow = torch.tensor(list(slow.tobytes())).view(14, 14, 3).permute(2, 0, 1)
     assert int((pixels.int() - slow).abs().max()) <= 1
@@ -171,7 +174,7 @@ def test_training_parts_are_inside_the_image_and_of_allowed_area_and_shape():
     source = random.Random(0)
     areas, aspects = [], []
     for _ in range(2000):
-        left, top, right, bottom = image_folder.random_box(400, 300, source)
+        left, top, right, bottom = pictures.random_box(400, 300, source)
         assert 0 <= left < right <= 400
         assert 0 <= top < bottom <= 300
         areas.append((right - left) * (bottom - top) / (400 * 300))
@@ -184,10 +187,10 @@ def test_training_parts_are_inside_the_image_and_of_allowed_area_and_shape():
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (1000, 1), (1, 1000), (5000, 10), (3, 2)])
 def test_oblong_and_tiny_images_still_have_a_part_inside(width, height):
     for seed in range(20):
-        left, top, right, bottom = image_folder.random_box(width, height, random.Random(seed))
+        left, top, right, bottom = pictures.random_box(width, height, random.Random(seed))
         assert 0 <= left < right <= width
         assert 0 <= top < bottom <= height
-    left, top, right, bottom = image_folder.centre_box(width, height)
+    left, top, right, bottom = pictures.centre_box(width, height)
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
 
@@ -199,7 +202,7 @@ def test_half_of_the_training_images_are_mirrored_if_that_makes_sense(tmp_path):
     image.save(path)
 
     def rises(seed, flips):
-        pixels = image_folder.decode(path, 8, random.Random(seed), flips).float()
+        pixels = pictures.decode(path, 8, random.Random(seed), flips).float()
         return bool(pixels[0, 4, 7] > pixels[0, 4, 0])
 
     assert all(rises(seed, flips=False) for seed in range(50))
@@ -249,3 +252,124 @@ def test_impossible_requests_are_refused(root):
         data.load("folder", root, size=0)
     with pytest.raises(UsageError, match="workers must be at least 0"):
         data.evaluation_chunks(found.test, found, 2, "cpu", workers=-1)
+
+
+def odd(kind, path):
+    """Something that has an image's name and is no file."""
+    if kind == "a named pipe":
+        os.mkfifo(path)
+    elif kind == "a folder":
+        path.mkdir()
+    elif kind == "a socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    elif kind == "a link":
+        path.symlink_to("gone.png")
+    else:
+        path.symlink_to("/dev/null")
+
+
+ODD = ["a named pipe", "a folder", "a socket", "a link", "a device"]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_only_has_the_name_of_an_image_is_refused_when_the_folder_is_read(root, kind):
+    path = root / "train" / "dog" / "zzz.JPG"
+    odd(kind, path)
+    with pytest.raises(UsageError) as error:
+        load(root)
+    assert str(error.value).startswith(f"{path} is {kind}")
+    assert "move it away" in str(error.value) or "remove the link" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_has_taken_the_place_of_an_image_since_is_refused_when_it_is_its_turn(
+    root, kind, workers
+):
+    found, path = load(root), root / "train" / "dog" / "2.png"
+    path.unlink()
+    odd(kind, path)
+    with pytest.raises(UsageError) as error:
+        list(batches(found, size=15, workers=workers).epoch(0))
+    assert str(error.value).startswith(f"{path} is {kind}")
+
+
+def test_links_to_images_are_images_and_only_links_are_looked_at(root, monkeypatch):
+    path = root / "train" / "dog" / "2.png"
+    path.rename(root / "elsewhere.png")
+    path.symlink_to(root / "elsewhere.png")
+    looked = []
+    look = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, **how: looked.append(path) or look(path, **how))
+    found = load(root)
+    assert len(found.train) == 15
+    assert not any(str(path).endswith((".png", ".jpg", ".JPEG")) for path in looked)
+    assert len(list(batches(found, size=15).epoch(0))) == 1
+
+
+def test_sixteen_bits_of_grey_become_the_eight_upper_ones(tmp_path):
+    shades = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64) * 16
+    Image.fromarray(shades).save(tmp_path / "deep.png")
+    with Image.open(tmp_path / "deep.png") as image:
+        found = np.asarray(pictures._rgb(image))
+    assert (found == (shades >> 8)[:, :, None]).all()
+
+
+def test_the_colours_of_a_palette_or_under_transparency_stay_as_they_are(tmp_path):
+    source = noise_image(16, 16, seed=3)
+    palette = source.quantize(16)
+    for name, image, more in (
+        ("palette", palette, {"transparency": bytes(range(16))}),
+        ("index", palette, {"transparency": 3}),
+        ("colour", source, {"transparency": (300, 2, 60000)}),
+        ("grey", source.convert("L"), {"transparency": 400}),
+        ("alpha", Image.merge("RGBA", (*source.split(), source.convert("L"))), {}),
+    ):
+        image.save(tmp_path / f"{name}.png", **more)
+        with Image.open(tmp_path / f"{name}.png") as read:
+            assert pictures._rgb(read).tobytes() == image.convert("RGB").tobytes(), name
+
+
+def test_of_an_animated_image_the_first_picture_is_taken(tmp_path):
+    first, *others = [noise_image(16, 16, seed) for seed in range(4)]
+    first.save(tmp_path / "moving.png", save_all=True, append_images=others)
+    first.save(tmp_path / "still.png")
+    moving, still = (
+        pictures.decode(str(tmp_path / f"{name}.png"), 8, None, flips=False)
+        for name in ("moving", "still")
+    )
+    assert torch.equal(moving, still)
+
+
+def test_an_image_of_too_many_pixels_is_refused_and_a_large_one_is_not_warned_of(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "large.png"
+    Image.new("1", (2**14, 2**14)).save(path)
+    with pytest.raises(UsageError, match=r"large\.png has more than 178,956,970 pixels: make it"):
+        pictures.decode(str(path), 8, None, flips=False)
+    Image.new("1", (10_000, 10_000)).save(path)  # of which Pillow warns
+    assert pictures.decode(str(path), 8, None, flips=False).shape == (3, 8, 8)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # whoever needs it otherwise
+    Image.new("1", (2**14, 2**14)).save(path)
+    with pytest.raises(UsageError, match="more than 178,956,970 pixels"):
+        pictures.decode(str(path), 8, None, flips=False)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_read_that_the_disk_refuses_is_told_as_that(root, workers, monkeypatch):
+    def failing(path):
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(pictures, "open_regular", failing)
+    with pytest.raises(UsageError, match=r"cannot read .*\.png \(Input/output error\): see that"):
+        list(batches(load(root), workers=workers).epoch(0))
+
+
+def test_a_folder_that_cannot_be_listed_is_told_by_its_name(root, monkeypatch):
+    def failing(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(UsageError, match=r"cannot read .*cat \(Input/output error\): see that"):
+        load(root)

@@ -22,10 +22,10 @@ def write_cifar10(folder, per_batch=40):
     (folder / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n")
 
 
-def test_cifar_files_are_trained_on(tmp_path, capsys):
+def test_cifar_files_are_trained_on(tmp_path, capsys, small_cifar):
     write_cifar10(tmp_path / "data/cifar-10-batches-bin")
     code, told = aesam(
-        "train", "--dataset", "cifar10", "--root", tmp_path / "data", "--model", "resnet8",
+        "train", "--dataset", small_cifar, "--root", tmp_path / "data", "--model", "resnet8",
         "--method", "ae-looksam", "--epochs", 2, "--batch-size", 50, "--channels-last",
         "--noise", 0.4, "--out", tmp_path / "run", capsys=capsys,
     )  # fmt: skip

@@ -124,3 +124,36 @@ def test_a_family_from_outside_knows_its_members_until_it_is_forgotten():
         models.forget_model("wide-N")
     with pytest.raises(UsageError, match="unknown model 'wide-12'"):
         models.model_record("wide-12")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["wrn-16-9999999", "wrn-16-99999999999", "wrn-9999994-1", f"wrn-16-{'9' * 5000}", "wrn-28-200"],
+)
+def test_a_wide_resnet_beyond_all_memory_is_refused_by_its_name_alone(name):
+    with pytest.raises(UsageError, match="is too large: .* at most 10,000 layers and 10,000,000,0"):
+        models.model_record(name)
+
+
+def test_a_deep_and_a_wide_one_within_the_limits_are_known():
+    assert models.model_record("wrn-1000-1").label == "WRN-1000-1"
+    assert models.model_record("wrn-28-100").label == "WRN-28-100"
+
+
+@pytest.mark.parametrize("patch", [10**9, 10**30, 0, -4])
+def test_a_patch_that_no_image_has_is_refused_before_anything_is_made(patch):
+    with pytest.raises(UsageError, match=f"patch {patch} does not divide images of size 32"):
+        models.build("vit-s", classes=10, patch=patch)
+
+
+def test_a_model_for_which_memory_is_short_is_refused_in_words():
+    def build(task):
+        return torch.nn.Linear(2**40, task.classes)
+
+    record = models.ModelRecord("huge", "Huge", "40 TB", build)
+    models.register_model(record)
+    try:
+        with pytest.raises(UsageError, match="not enough memory for model 'huge': choose a small"):
+            models.build("huge", classes=10)
+    finally:
+        models.forget_model("huge")

@@ -14,7 +14,7 @@ from aesam.lab.data.data_records import (
     load,
     register_data_set,
 )
-from aesam.lab.data.download import Archive
+from aesam.lab.data.official_files import Archive
 from aesam.lab.data.run_samples import RunSamples, flip_labels, hold_out, samples_of, subset
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
 

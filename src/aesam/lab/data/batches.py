@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aesam.lab.data import draws
 from aesam.lab.data.augment import Choices, Normalizer, crop_and_mirror, cut_out
-from aesam.lab.data.image_folder import Files, decoded
+from aesam.lab.data.decoding import Files, decoded
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, whole_numbers
 from aesam.lab.errors import UsageError
 

@@ -1,7 +1,9 @@
 """CIFAR-10 and CIFAR-100 from their official files, in the binary or in the python form."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,13 +11,24 @@ from torch import Tensor
 from aesam.lab.config import Training
 from aesam.lab.data import pickles
 from aesam.lab.data.data_records import DataRecord, TellProgress, Verdict
-from aesam.lab.data.download import Archive, Forms, fetch_archive, first_missing, locate, verdict
+from aesam.lab.data.download import fetch_archive
+from aesam.lab.data.official_files import (
+    Archive,
+    Forms,
+    Reader,
+    first_missing,
+    locate,
+    verdict,
+)
 from aesam.lab.data.sets import DataSet, Split
 from aesam.lab.errors import UsageError
 
 CHANNELS, SIZE = 3, 32
 PIXELS = CHANNELS * SIZE * SIZE
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
+
+#: Images as rows of bytes, and their labels.
+Part = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,20 +50,23 @@ class Cifar:
         if found is None:
             raise UsageError(f"{first_missing(self.forms, root)} is missing: {get}")
         form, place = found
-        archive, remedy = self.forms[form], f"Remove it, then {get}"
-        read = _binary if form == "binary" else _python
+        archive, decode = self.forms[form], _binary if form == "binary" else _python
+        bad = "it" if place == root else place
+        reader = Reader(archive, place, f"Move {bad} away, then {get}")
 
-        def split(files: tuple[str, ...]) -> Split:
-            parts = [_checked(read(place / f, self, remedy), place / f, self) for f in files]
+        def split(names: tuple[str, ...]) -> Split:
+            parts = [self._part(reader, decode, place / name) for name in names]
             images = torch.cat([images for images, _ in parts])
             return Split(
                 images.view(-1, CHANNELS, SIZE, SIZE), torch.cat([labels for _, labels in parts])
             )
 
+        train, test = split(archive.train), split((archive.test,))
+        reader.remember()
         return DataSet(
             classes=self.classes,
-            train=split(archive.train),
-            test=split((archive.test,)),
+            train=train,
+            test=test,
             mean=self.mean,
             std=self.std,
             channels=CHANNELS,
@@ -59,18 +75,36 @@ class Cifar:
             flips=True,
         )
 
+    def _part(self, reader: Reader, decode: "Decode", path: Path) -> Part:
+        """Images and labels of one file, as many of both, and each label one of the set's."""
+        remedy = reader.remedy
+        images, labels = decode(reader.read(path.name), path, self, remedy)
+        if len(images) == 0 or labels.shape != (len(images),):
+            raise UsageError(
+                f"{path} has {len(images)} images and {labels.numel()} labels. {remedy}"
+            )
+        if int(labels.min()) < 0 or int(labels.max()) >= self.classes:
+            raise UsageError(
+                f"{path} has a label outside 0..{self.classes - 1}: it is damaged or of another "
+                f"set. {remedy}"
+            )
+        return images, labels
+
     def fetch(self, root: Path, tell: TellProgress) -> Path:
         """Its folder, downloaded if it is not there; binary, as that needs no unpickling."""
         return fetch_archive(self.forms, root, tell)
 
     def verify(self, root: Path) -> Verdict:
-        """Whether the files under ``root`` have the official sums."""
+        """Whether the files under ``root`` are the official ones."""
         return verdict(self.forms, root)
 
 
-def _binary(path: Path, cifar: Cifar, remedy: str) -> tuple[Tensor, Tensor]:
+Decode = Callable[[bytes, Path, Cifar, str], Part]
+
+
+def _binary(raw: bytes, path: Path, cifar: Cifar, remedy: str) -> Part:
     """Records of one or two label bytes and 3,072 pixels, one channel after the other."""
-    raw, record = path.read_bytes(), cifar.label_bytes + PIXELS
+    record = cifar.label_bytes + PIXELS
     if not raw or len(raw) % record:
         raise UsageError(
             f"{path} is cut short: its {len(raw)} bytes are not a whole number of "
@@ -81,30 +115,25 @@ def _binary(path: Path, cifar: Cifar, remedy: str) -> tuple[Tensor, Tensor]:
     return records[:, cifar.label_bytes :], labels
 
 
-def _python(path: Path, cifar: Cifar, remedy: str) -> tuple[Tensor, Tensor]:
+def _python(raw: bytes, path: Path, cifar: Cifar, remedy: str) -> Part:
     """A pickled dictionary with an array of pixels and a list of labels."""
-    batch = pickles.read(path, remedy)
+    batch = pickles.read(raw, path, remedy)
     images, labels = batch.get("data"), batch.get(cifar.label_key)
     if not isinstance(images, Tensor) or images.dim() != 2 or images.shape[1] != PIXELS:
         raise UsageError(f"{path} has no 'data' of {PIXELS} bytes per image. {remedy}")
-    try:
-        return images, torch.tensor(labels, dtype=torch.int64)
-    except (TypeError, ValueError, RuntimeError):
-        raise UsageError(f"{path} has no list of numbers {cifar.label_key!r}. {remedy}") from None
+    numbers = cast(list[object], labels) if isinstance(labels, list) else [None]
+    if not all(isinstance(number, int) and abs(number) < 2**63 for number in numbers):
+        raise UsageError(f"{path} has no list of numbers {cifar.label_key!r}. {remedy}")
+    return images, torch.tensor(numbers, dtype=torch.int64)
 
 
-def _checked(found: tuple[Tensor, Tensor], path: Path, cifar: Cifar) -> tuple[Tensor, Tensor]:
-    images, labels = found
-    if len(images) == 0 or labels.shape != (len(images),):
-        raise UsageError(f"{path} has {len(images)} images and {labels.numel()} labels")
-    if int(labels.min()) < 0 or int(labels.max()) >= cifar.classes:
-        raise UsageError(
-            f"{path} has a label outside 0..{cifar.classes - 1}: it is damaged or of another set"
-        )
-    return found
+def _sizes(names: tuple[str, ...], label_bytes: int, images: int = 10_000) -> dict[str, int]:
+    """Of files in the binary form, ``images`` in each."""
+    return dict.fromkeys(names, images * (label_bytes + PIXELS))
 
 
 _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+_BINARY_BATCHES = tuple(f"{name}.bin" for name in _BATCHES)
 
 CIFAR10 = Cifar(
     name="cifar10",
@@ -119,7 +148,7 @@ CIFAR10 = Cifar(
             "cifar-10-binary.tar.gz",
             "c32a1d4ab5d03f1284b67883e8d87530",
             "cifar-10-batches-bin",
-            tuple(f"{name}.bin" for name in _BATCHES),
+            _BINARY_BATCHES,
             "test_batch.bin",
             {
                 "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
@@ -129,6 +158,7 @@ CIFAR10 = Cifar(
                 "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
                 "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
             },
+            _sizes((*_BINARY_BATCHES, "test_batch.bin"), label_bytes=1),
         ),
         "python": Archive(
             ADDRESS,
@@ -164,6 +194,7 @@ CIFAR100 = Cifar(
             "cifar-100-binary",
             ("train.bin",),
             "test.bin",
+            sizes=_sizes(("train.bin",), 2, images=50_000) | _sizes(("test.bin",), 2),
         ),
         "python": Archive(
             ADDRESS,

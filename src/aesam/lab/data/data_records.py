@@ -4,14 +4,17 @@ Everything that lists, loads, fetches or describes a data set, or asks how it is
 reads its record. The record stands beside the loader.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
 from aesam.lab.config import Data, Model, Run, Training
+from aesam.lab.data.regular_files import cannot_read
 from aesam.lab.data.sets import AnySplit, DataSet, whole_numbers
 from aesam.lab.errors import UsageError
+from aesam.lab.files import DiskError
 from aesam.registry import Registry
 
 #: Whether files are the official ones.
@@ -102,7 +105,8 @@ def load(name: str, root: Path | str, *, size: int | None = None) -> DataSet:
     record = data_record(name)
     if size is not None and not record.resizable:
         raise UsageError(f"size={size} is for image folders: the images of {name} have their own")
-    return record.load(Path(root).expanduser(), size)
+    with _reads_told(name):
+        return record.load(Path(root).expanduser(), size)
 
 
 def fetch(name: str, root: Path | str, tell: TellProgress | None = None) -> Path:
@@ -112,9 +116,21 @@ def fetch(name: str, root: Path | str, tell: TellProgress | None = None) -> Path
     """
     record, root, tell = data_record(name), Path(root).expanduser(), tell or _silent
     if record.fetch is not None:
-        return record.fetch(root, tell)
+        with _reads_told(name):
+            return record.fetch(root, tell)
     tell(f"{name} needs no download", 1, 1)
     return root
+
+
+@contextmanager
+def _reads_told(name: str) -> Generator[None]:
+    """A read that the system refuses, told by the name of the file."""
+    try:
+        yield
+    except DiskError:  # is told already
+        raise
+    except OSError as error:
+        raise cannot_read(error.filename or f"the files of {name}", error) from error
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -139,6 +155,8 @@ class Description(TypedDict):
 def describe(name: str, root: Path | str, *, size: int | None = None) -> Description:
     """Counts, shape, and whether the files are the official ones: yes, no or unknown."""
     data_set = load(name, root, size=size)
+    with _reads_told(name):
+        verified = data_record(name).verify(Path(root).expanduser())
     return {
         "name": name,
         "images": len(data_set.train) + len(data_set.test),
@@ -149,7 +167,7 @@ def describe(name: str, root: Path | str, *, size: int | None = None) -> Descrip
         "train_per_class": _per_class(data_set.train, data_set.classes),
         "test_per_class": _per_class(data_set.test, data_set.classes),
         "class_names": list(data_set.class_names),
-        "verified": data_record(name).verify(Path(root).expanduser()),
+        "verified": verified,
     }
 
 

@@ -1,110 +1,27 @@
 """Archives of official files: download, verify, unpack, and only then put into place."""
 
+import gzip
 import hashlib
 import http.client
+import io
 import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 from urllib.error import URLError
 
-from aesam.lab.data.data_records import TellProgress, Verdict
+from aesam.lab.data.data_records import TellProgress
+from aesam.lab.data.official_files import Archive, Forms, locate, md5, note_sums
 from aesam.lab.errors import UsageError, unknown
 
 TIMEOUT = 60.0
 
-#: Written beside the files of a verified archive, in the form that ``md5sum -c`` reads.
-NOTE = "md5sums.txt"
+#: No official archive has more; each may cost a file and a folder.
+MOST_MEMBERS = 100
 
-
-@dataclass(frozen=True)
-class Archive:
-    """One file to download from an address, the folder in it, and the files in that folder.
-
-    ``sums`` are the known MD5 sums of its files, ``md5`` is that of the archive itself.
-    """
-
-    address: str
-    file: str
-    md5: str
-    folder: str
-    train: tuple[str, ...]
-    test: str
-    sums: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """All files that hold images."""
-        return (*self.train, self.test)
-
-    def missing(self, place: Path) -> list[str]:
-        """Those of its files that ``place`` lacks."""
-        return [name for name in self.files if not (place / name).is_file()]
-
-    def wrong(self, place: Path) -> list[str] | None:
-        """Those of its files whose sum is not the known one; None if there is nothing to go by."""
-        sums = self.sums or _noted(place)
-        if any(name not in sums for name in self.files):
-            return None
-        return [name for name in self.files if md5(place / name) != sums[name]]
-
-
-#: The forms that the same files are published in, by name; the first is the one to get.
-Forms = Mapping[str, Archive]
-
-
-def md5(path: Path) -> str:
-    """The MD5 sum of a file, as the official page gives it."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def note_sums(archive: Archive, place: Path) -> None:
-    """Keep the sums of files that come from a verified archive, to recognise them later."""
-    lines = [f"{md5(place / name)}  {name}\n" for name in archive.files]
-    (place / NOTE).write_text("".join(lines), encoding="utf-8")
-
-
-def _noted(place: Path) -> dict[str, str]:
-    if not (place / NOTE).is_file():
-        return {}
-    lines = (place / NOTE).read_text(encoding="utf-8", errors="replace").splitlines()
-    pairs = [line.split(maxsplit=1) for line in lines]
-    return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
-
-
-def locate(forms: Forms, root: Path) -> tuple[str, Path] | None:
-    """The form and folder of the files under ``root``, or None if no complete one is there.
-
-    The files may be in ``root`` itself or in the folder that the archive makes there.
-    """
-    for form, archive in forms.items():
-        for place in (root / archive.folder, root):
-            if not archive.missing(place):
-                return form, place
-    return None
-
-
-def first_missing(forms: Forms, root: Path) -> Path:
-    """The file to ask for: of the form and folder that is nearest to complete."""
-    places = [
-        (archive, place) for archive in forms.values() for place in (root / archive.folder, root)
-    ]
-    archive, place = min(places, key=lambda found: len(found[0].missing(found[1])))
-    return place / archive.missing(place)[0]
-
-
-def verdict(forms: Forms, root: Path) -> Verdict:
-    """Whether the files under ``root``, in whichever form, have the official sums."""
-    found = locate(forms, root)
-    wrong = forms[found[0]].wrong(found[1]) if found else None
-    return "unknown" if wrong is None else "no" if wrong else "yes"
+_NOT_OF_THE_DISK = (gzip.BadGzipFile, tarfile.TarError)
 
 
 def fetch_archive(forms: Forms, root: Path, tell: TellProgress, form: str | None = None) -> Path:
@@ -139,7 +56,7 @@ def _verified(archive: Archive, place: Path, tell: TellProgress) -> Path:
     wrong = archive.wrong(place)
     if wrong:
         raise UsageError(
-            f"{place / wrong[0]} is not the official file (its MD5 sum differs): "
+            f"{place / wrong[0]} is not the official file (its size or MD5 sum differs): "
             f"move {place} away and run this again"
         )
     known = "not verified, no sums are known" if wrong is None else "verified"
@@ -201,10 +118,13 @@ def _unpack(source: Path, archive: Archive, root: Path, tell: TellProgress) -> P
     tell(f"unpacking {archive.file}", 0, 1)
     with tempfile.TemporaryDirectory(dir=root, prefix=f".{archive.folder}.") as aside:
         try:
-            with tarfile.open(source) as tar:
-                tar.extractall(aside, filter="data")  # refuses members that leave the folder
-        except tarfile.TarError as error:
-            raise UsageError(f"cannot unpack {archive.file}: {error}") from error
+            _extract(source, archive, Path(aside))
+        except Exception as error:  # a damaged archive can fail in every way there is
+            if isinstance(error, OSError) and not isinstance(error, _NOT_OF_THE_DISK):
+                raise
+            raise UsageError(
+                f"cannot unpack {archive.file} ({error}): remove it and run this again"
+            ) from error
         fresh = Path(aside) / archive.folder
         bad = archive.missing(fresh) or archive.wrong(fresh)
         if bad:
@@ -213,3 +133,33 @@ def _unpack(source: Path, archive: Archive, root: Path, tell: TellProgress) -> P
         fresh.rename(root / archive.folder)
     tell(f"unpacking {archive.file}", 1, 1)
     return root / archive.folder
+
+
+def _extract(source: Path, archive: Archive, aside: Path) -> None:
+    """Files and folders only, and no more of them than the official archive could have."""
+    with gzip.open(source) as unpacked:
+        bounded = cast(IO[bytes], _Bounded(unpacked, archive.most_bytes))
+        with tarfile.open(fileobj=bounded, mode="r|") as tar:
+            for count, member in enumerate(tar):
+                if count >= MOST_MEMBERS:
+                    raise ValueError(f"it has more than {MOST_MEMBERS} members")
+                if not (member.isreg() or member.isdir()) or member.issparse():
+                    raise ValueError(f"{member.name!r} in it is neither a file nor a folder")
+                tar.extract(member, aside, filter="data")  # refuses what leaves the folder
+        while bounded.read(1 << 20):  # to the end, where the sum of all is
+            pass
+
+
+class _Bounded(io.RawIOBase):
+    """What an archive unpacks to, refused where that has no end."""
+
+    def __init__(self, unpacked: gzip.GzipFile, most: int) -> None:
+        self._unpacked, self._left, self._most = unpacked, most, most
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes; never more at once than may still come."""
+        found = self._unpacked.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(found)
+        if self._left < 0:
+            raise ValueError(f"it unpacks to more than {self._most} bytes")
+        return found

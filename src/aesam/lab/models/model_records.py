@@ -14,6 +14,9 @@ from aesam.lab.data.sets import DataSet
 from aesam.lab.errors import UsageError, unknown
 from aesam.registry import Registry
 
+#: Far beyond what the lab trains, and 40 GB before the first step.
+MOST_PARAMETERS = 10**10
+
 
 @dataclass(frozen=True)
 class Task:
@@ -143,4 +146,11 @@ def build(
     if patch is not None and not record.has_patches:
         cut = " or ".join(known for known in _MODELS.names() if _MODELS[known].has_patches)
         raise UsageError(f"patch {patch} is for {cut}; model {name!r} has no patches: leave it out")
-    return record.build(Task(classes, channels, size, patch))
+    try:
+        return record.build(Task(classes, channels, size, patch))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "you tried to allocate" not in str(error):
+            raise
+        raise UsageError(
+            f"there is not enough memory for model {name!r}: choose a smaller one"
+        ) from error

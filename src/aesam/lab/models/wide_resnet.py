@@ -13,9 +13,12 @@ from torch.nn import functional
 
 from aesam.lab.errors import UsageError
 from aesam.lab.models.layers import average, conv, he_init, relu, widen
-from aesam.lab.models.model_records import ModelFamily, ModelRecord
+from aesam.lab.models.model_records import MOST_PARAMETERS, ModelFamily, ModelRecord
 
 PATTERN = "wrn-D-K"
+
+#: Ten times the deepest that was ever published for CIFAR; each layer costs time and memory.
+MOST_LAYERS = 10_000
 
 
 class WideBlock(nn.Module):
@@ -127,6 +130,8 @@ def _depth_and_factor(name: str) -> tuple[int, int] | None:
     found = re.fullmatch("wrn-([0-9]+)-([1-9][0-9]*)", name)
     if found is None:
         return None
+    if max(len(number.lstrip("0")) for number in found.groups()) > 9:
+        raise _too_large(name)
     depth, factor = int(found[1]), int(found[2])
     if depth < 10 or (depth - 4) % 6:
         lower = max(10, depth - (depth - 4) % 6)
@@ -134,7 +139,27 @@ def _depth_and_factor(name: str) -> tuple[int, int] | None:
             f"model {name!r}: a wide ResNet has 6n + 4 layers (10, 16, 22, 28, ...), not {depth}; "
             f"the nearest are wrn-{lower}-{factor} and wrn-{lower + 6}-{factor}"
         )
+    if depth > MOST_LAYERS or _weights(depth, factor) > MOST_PARAMETERS:
+        raise _too_large(name)
     return depth, factor
+
+
+def _weights(depth: int, factor: int) -> int:
+    """Those of the 3x3 convolutions within the stages, which are nearly all there are.
+
+    >>> sum(p.numel() for p in WideResNet(28, 10, 10, 3).parameters()), _weights(28, 10)
+    (36479194, 33868800)
+    """
+    widths = [16 * 2**stage * factor for stage in range(3)]
+    return ((depth - 4) // 3 - 1) * 9 * sum(width**2 for width in widths)
+
+
+def _too_large(name: str) -> UsageError:
+    short = name if len(name) < 40 else f"{name[:40]}…"
+    return UsageError(
+        f"model {short!r} is too large: wide ResNets have at most {MOST_LAYERS:,} layers and "
+        f"{MOST_PARAMETERS:,} parameters here; wrn-28-10 has 36 million"
+    )
 
 
 FAMILY = ModelFamily(
