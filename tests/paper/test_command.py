@@ -14,7 +14,7 @@ from scipy import stats
 from support.commands import aesam, start
 
 from aesam.lab import files
-from aesam.lab.config import from_dict
+from aesam.lab.config import config_hash, from_dict
 from aesam.lab.folders import RunFolder
 from aesam.lab.grid import run_all
 from aesam.paper import benches, tuning
@@ -272,6 +272,7 @@ def test_the_best_of_the_search_is_taken_and_controls_follow_their_model(out, tm
                 else 40.0
             )
             summary |= {"validation_accuracy": accuracy, "test_accuracy": None}
+            summary["config_hash"] = config_hash(job.run)
             (job.folder / "summary.json").write_text(json.dumps(summary))
             assert from_dict(json.loads((job.folder / "config.json").read_text())) == job.run
     chosen = tuning.chosen(bench, ["erm", "looksam", "ae-looksam"], shelf.find)
