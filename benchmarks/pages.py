@@ -278,6 +278,15 @@ def faults() -> str:
     return "\n".join(rows)
 
 
+def mutants() -> str:
+    """How many small changes of the core the tests noticed, and why the others are harmless."""
+    found = read("mutants.json")
+    counts = f"{found['noticed']} of {found['tried']} were noticed; not noticed:"
+    rows = _head(counts, "why it is harmless")
+    rows += [f"| `{_cell(what)}` | {_cell(why)} |" for what, why in found["reasons"].items()]
+    return "\n".join(rows)
+
+
 def tables() -> dict[str, str]:
     """The text that belongs after each marker."""
     return {
@@ -291,6 +300,7 @@ def tables() -> dict[str, str]:
         "lab_overhead": lab_overhead(),
         "methods": methods(),
         "models": models(),
+        "mutants": mutants(),
         "noise_cifar": noise("table-noise-cifar10"),
         "noise_digits": noise("table-noise"),
         "settings": settings(),
