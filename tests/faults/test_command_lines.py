@@ -73,7 +73,8 @@ def test_the_flags_tried_are_those_there_are():
 
 STREAMS = {
     "nobody reads it": ("data digits | true", 141),
-    "the reader leaves": ("reproduce --list | head -1", 141),
+    # All may be written before the reader leaves.
+    "one line is read": ("reproduce --list | head -1", 141, 0),
     "help that nobody reads": ("train --help | true", 141),
     "a full disk": ("data digits > /dev/full", 1),
     "help on a full disk": ("train --help > /dev/full", 1),
@@ -90,7 +91,7 @@ STREAMS = {
 def test_streams_that_fail_end_the_command_without_a_traceback(faults, tmp_path):
     chosen = faults.of(list(STREAMS), short=2)
     for case in chosen:
-        line, code = STREAMS[case]
+        line, *codes = STREAMS[case]
         command, _, rest = line.partition(" | ")
         pipe = f" | {rest}" if rest else ""
         script = f'"$@" {command}{pipe}; exit ${{PIPESTATUS[0]}}'
@@ -99,7 +100,7 @@ def test_streams_that_fail_end_the_command_without_a_traceback(faults, tmp_path)
             env={**os.environ, "PYTHONIOENCODING": "ascii"} if case == "ASCII" else None,
             check=False,
         )  # fmt: skip
-        assert found.returncode == code, (case, found.stderr)
+        assert found.returncode in codes, (case, found.stderr)
         assert "Traceback" not in found.stderr, case
         assert "Exception ignored" not in found.stderr, case
     faults.held("output that is closed, full or not read", len(chosen), "ended without a traceback")

@@ -25,10 +25,11 @@ DECODED = (
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 #: How far a command is when the signal comes: a test of its folder.
-BEFORE = ("before any worker is there", "while the workers start")
+BEFORE = ("before any worker is there", "while the workers start", "while the workers import")
 MOMENTS = {
-    BEFORE[0]: lambda folder, mark: imports_the_lab(mark),
+    BEFORE[0]: lambda folder, mark: has_loaded(left_of(mark), "matplotlib"),
     BEFORE[1]: lambda folder, mark: len(left_of(mark)) > 2,
+    BEFORE[2]: lambda folder, mark: has_loaded(workers_of(mark), "_multiarray_umath"),
     "while they train": lambda folder, mark: any(folder.rglob("metrics.jsonl")),
     "when one run is finished": lambda folder, mark: any(folder.rglob("summary.json")),
 }
@@ -46,9 +47,16 @@ def left_of(mark):
     return found
 
 
-def imports_the_lab(mark):
-    """Whether the command itself is reached: Python and torch have started by then."""
-    return any("matplotlib" in file.path for one in left_of(mark) for file in one.memory_maps())
+def workers_of(mark):
+    return [one for one in left_of(mark) if any("popen_loky" in word for word in one.cmdline())]
+
+
+def has_loaded(processes, library):
+    """Whether one of them is as far as loading this, which tells how far it has come."""
+    try:
+        return any(library in file.path for one in processes for file in one.memory_maps())
+    except psutil.Error:
+        return False
 
 
 def wait_for(true, what, seconds=120):
@@ -99,7 +107,7 @@ class Case:
 #: One of each kind, which are not run again.
 SHORT = [
     Case(COMPARE, signal.SIGKILL, again=False),
-    Case(COMPARE, signal.SIGINT, BEFORE[1], group=True, again=False),
+    Case(COMPARE, signal.SIGINT, BEFORE[2], group=True, again=False),
     Case(COMPARE, signal.SIGTERM, again=False),
 ]
 WHOLE = [

@@ -103,7 +103,7 @@ def test_a_killed_worker_s_runs_are_queued_again(tmp_path):
 def test_there_are_no_more_workers_than_runs(tmp_path):
     seen = []
     jobs = [job(tmp_path, "run", epochs=1)]
-    grid.run_all(jobs, workers=100_000, done=lambda outcome: seen.append(len(workers_here())))
+    grid.run_all(jobs, workers=8, done=lambda outcome: seen.append(len(workers_here())))
     assert seen == [1]
 
 
@@ -114,7 +114,7 @@ def test_a_local_cluster_has_no_more_workers_than_runs(tmp_path):
         seen.append(len(Client.current().scheduler_info()["workers"]))
 
     jobs = [job(tmp_path, "run", epochs=1)]
-    (outcome,) = grid.run_all(jobs, workers=100_000, engine="dask", done=done)
+    (outcome,) = grid.run_all(jobs, workers=8, engine="dask", done=done)
     assert outcome.error is None
     assert seen == [1]
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from multiprocessing import active_children
+from multiprocessing import active_children, resource_tracker
 
 EVERY = 0.5  # seconds between two looks
 
@@ -39,6 +39,7 @@ def interrupts_held_back() -> Generator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # when it starts, it lets interrupts through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
