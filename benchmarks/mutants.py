@@ -40,11 +40,11 @@ ROUNDS = (
      "tests/_core/test_bystanders.py", "tests/test_parameters.py", "tests/test_amp.py",
      "tests/test_torch_conventions.py", "tests/test_schedules.py", "tests/test_total_steps.py"),
     ("tests/test_replay.py", "tests/_core/test_cost.py", "tests/faults/test_state_dicts.py",
-     "tests/faults/test_bad_arguments.py", "tests/faults/test_interrupts.py"),
+     "tests/faults/test_bad_arguments.py", "tests/faults/test_interrupted_steps.py"),
 )  # fmt: skip
 #: Who notices a change of these files first.
 NEAREST = {
-    "_core/blocks.py": "tests/faults/test_interrupts.py",
+    "_core/blocks.py": "tests/faults/test_interrupted_steps.py",
     "_core/backwards.py": "tests/test_replay.py",
     "_core/recording.py": "tests/test_replay.py",
     "_core/replay_check.py": "tests/test_replay.py",
