@@ -11,14 +11,14 @@ again, say why each is harmless. Needs a system that can fork: torch is imported
 import argparse
 import ast
 import copy
-import importlib.abc
-import importlib.util
+import importlib
 import json
 import os
 import random
 import signal
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ NEAREST = {
     "_core/around_base.py": "tests/test_torch_conventions.py",
     "_core/tensors.py": "tests/test_parameters.py",
 }
+PYTEST = ("-q", "-p", "no:xdist", "-Wignore::pytest.PytestAssertRewriteWarning")
 LIMIT = 600  # seconds; a mutant that hangs is noticed
 
 OTHER = {
@@ -132,27 +133,39 @@ def mutants() -> list[tuple[str, int]]:
     return found
 
 
-class Changed(importlib.abc.SourceLoader):
-    """Loads a module from its changed source."""
-
-    def __init__(self, path: str, source: str) -> None:
-        self._path, self._source = path, source
-
-    def get_filename(self, fullname: str) -> str:  # noqa: ARG002
-        return self._path
-
-    def get_data(self, path: str) -> bytes:  # noqa: ARG002
-        return self._source.encode()
+def put_in_place(name: str, source: str) -> None:
+    """Let the module that is imported do what the changed source says, function by function."""
+    module = importlib.import_module("aesam." + name.removesuffix(".py").replace("/", "."))
+    changed = types.ModuleType(module.__name__)
+    changed.__dict__.update({"__file__": module.__file__, "__package__": module.__package__})
+    sys.modules[module.__name__] = changed  # where dataclasses look up the names of types
+    exec(compile(source, str(CORE / name), "exec"), changed.__dict__)
+    sys.modules[module.__name__] = module
+    _put(module, vars(changed), module.__name__)
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, module: str, loader: Changed) -> None:
-        self._module, self._loader = module, loader
+def _put(owner: Any, changed: dict[str, Any], module: str) -> None:
+    for name, new in list(changed.items()):
+        old = vars(owner).get(name)
+        if isinstance(new, type):
+            if new.__module__ == module and isinstance(old, type):
+                _put(old, dict(vars(new)), module)
+        elif isinstance(new, bool | int | float | tuple | frozenset) and not name.startswith("__"):
+            setattr(owner, name, new)
+        else:
+            for one, other in zip(_functions(old), _functions(new), strict=False):
+                one.__code__, one.__defaults__ = other.__code__, other.__defaults__
+                one.__kwdefaults__ = other.__kwdefaults__
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
-        if fullname != self._module:
-            return None
-        return importlib.util.spec_from_loader(fullname, self._loader)
+
+def _functions(value: Any) -> list[Any]:
+    """The functions of a method, a property or a decorated function."""
+    if isinstance(value, property):
+        return [f for f in (value.fget, value.fset) if f is not None]
+    value = getattr(value, "__func__", None) or getattr(value, "func", None) or value
+    while hasattr(value, "__wrapped__"):
+        value = value.__wrapped__
+    return [value] if isinstance(value, types.FunctionType) else []
 
 
 def source_of(name: str, number: int) -> tuple[str, str]:
@@ -173,10 +186,16 @@ def _fails(name: str, source: str, tests: tuple[str, ...]) -> bool:
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
-        os._exit(_run(name, source, tests))
+        code = 99
+        try:
+            code = _run(name, source, tests)
+        finally:
+            os._exit(code)
     ends = time.monotonic() + LIMIT
     while time.monotonic() < ends:
         ended, status = os.waitpid(child, os.WNOHANG)
+        if ended and os.waitstatus_to_exitcode(status) == 99:
+            raise RuntimeError(f"a change of {name} cannot be put in place")
         if ended:
             return status != 0
         time.sleep(0.1)
@@ -186,15 +205,14 @@ def _fails(name: str, source: str, tests: tuple[str, ...]) -> bool:
 
 
 def _run(name: str, source: str, tests: tuple[str, ...]) -> int:
+    """In a process where everything is imported already, so that only the tests take time."""
     import pytest
 
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    module = "aesam." + name.removesuffix(".py").replace("/", ".")
-    sys.meta_path.insert(0, Finder(module, Changed(str(CORE / name), source)))
-    imported_before = "-Wignore::pytest.PytestAssertRewriteWarning"
-    return int(pytest.main(["-x", "-q", "-p", "no:xdist", imported_before, *tests]))
+    put_in_place(name, source)
+    return int(pytest.main(["-x", *PYTEST, *tests]))
 
 
 def main() -> None:
@@ -206,10 +224,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "results/mutants.json")
     given = parser.parse_args()
     os.chdir(ROOT)
+    import pytest
     import torch
-    import torch._dynamo  # imported once, before any process is forked
 
     torch.set_num_threads(1)
+    # All of it is imported once, before any process is forked.
+    pytest.main(["--collect-only", "-qq", *PYTEST, *(t for tests in ROUNDS for t in tests)])
     if is_noticed(FILES[0], (CORE / FILES[0]).read_text()):
         raise RuntimeError("the tests fail without any change: mend that first")
     every = mutants()
