@@ -17,16 +17,22 @@ COUNTED: dict[tuple[str, str], int] = {}
 
 
 def pytest_runtest_logreport(report):
-    for name, value in report.user_properties if report.when == "call" else ():
+    for name, value in report.user_properties if report.when == "call" and report.passed else ():
         if name == "fault":
             fault, tried, outcome = value
             COUNTED[fault, outcome] = COUNTED.get((fault, outcome), 0) + tried
 
 
 def pytest_sessionfinish(session, exitstatus):
-    if not WHOLE or exitstatus or "PYTEST_XDIST_WORKER" in os.environ:
+    """Write what was counted; rows of tests that were not run now stay."""
+    if not WHOLE or "PYTEST_XDIST_WORKER" in os.environ:
         return
-    rows = [{"fault": f, "tried": n, "outcome": o} for (f, o), n in sorted(COUNTED.items())]
+    rows = {(r["fault"], r["outcome"]): r["tried"] for r in json.loads(OUT.read_text())["rows"]}
+    rows |= COUNTED
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    found = {"command": "make faults", "versions": {**versions, "aesam": aesam.__version__}}
-    OUT.write_text(json.dumps({**found, "rows": rows}, indent=1, ensure_ascii=False) + "\n")
+    found = {
+        "command": "make faults",
+        "versions": {**versions, "aesam": aesam.__version__},
+        "rows": [{"fault": f, "tried": n, "outcome": o} for (f, o), n in sorted(rows.items())],
+    }
+    OUT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

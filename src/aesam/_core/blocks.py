@@ -163,8 +163,10 @@ class Within(Generic[Entered]):
     ) -> None:
         self._blocks, self._check, self._enter, self._leave = blocks, check, enter, leave
         self._block: Block | None = None
+        self._gradients = True
 
     def __enter__(self) -> Entered:
+        self._gradients = torch.is_grad_enabled()
         return self._blocks.safely(self._open, self._check())
 
     def _open(self, checked: Any) -> Entered:
@@ -187,10 +189,17 @@ class Within(Generic[Entered]):
             if error is None:
                 self._blocks.safely(self._close, block)
             else:
-                self._blocks.fail(block)
+                self._fail(block)
         except BaseException:
-            self._blocks.fail(block)
+            self._fail(block)
             raise
+
+    def _fail(self, block: Block) -> None:
+        """End it after an error, and a ``torch.no_grad()`` that an interrupt may have left."""
+        try:
+            self._blocks.fail(block)
+        finally:
+            torch.set_grad_enabled(self._gradients)
 
     def _close(self, block: Block) -> None:
         block.put_back()
