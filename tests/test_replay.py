@@ -565,6 +565,14 @@ def test_a_gradient_that_bypasses_the_recording_is_refused(backward, matrix):
     matrix.refused("plain PyTorch", use, error.value)
 
 
+def test_a_bypass_in_float32_is_refused_too():
+    model = WithLoss(mlp().float())
+    opt = optimizer("sam", model, replay=True)
+    penalty(model, DATA.x[0].float(), DATA.y[0].float())
+    with pytest.raises(RuntimeError, match=r"gradient of net\.0\.weight"):
+        opt.step()
+
+
 @pytest.mark.parametrize("change", [torch.relu_, lambda out: out[0].zero_()])
 def test_an_output_that_is_changed_in_place_is_refused(change):
     model = mlp()
@@ -1068,6 +1076,17 @@ def test_a_second_pass_of_other_micro_batches_is_refused():
             (problem.losses(3).mean() / 4).backward()
     assert same(before, weights(model))
     assert opt.skipped_steps == 1
+
+
+def test_the_micro_batches_of_a_single_parameter_are_counted():
+    w = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    opt = aesam.SAM(torch.optim.SGD([w], lr=0.1))
+    for factor in (1.0, 2.0, 3.0):
+        (factor * w.square().sum()).backward()
+    assert opt.needs_second_pass()
+    with pytest.raises(RuntimeError, match="ran 1 backward passes where .* had 3"):
+        with opt.perturbed():
+            w.square().sum().backward()
 
 
 def test_micro_batches_before_the_closure_are_counted():

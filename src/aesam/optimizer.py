@@ -471,7 +471,6 @@ class SharpnessAware(AroundBase):
 
     def _take(self, scaler: torch.amp.GradScaler | None) -> None:
         ledger = self._ledger
-        ledger.ready_for("step()")
         if ledger.pending is None:
             raise RuntimeError(messages.NOTHING_DECIDED)
         if ledger.pending.ahead is not None:
