@@ -145,11 +145,41 @@ def group(trainer):
 def test_workers_end_when_their_trainer_is_killed(root, faults):
     trainer = train(root)
     try:
-        workers = until(lambda: len(found := group(trainer)) == 2 and found)
+        until(lambda: len(group(trainer)) == 2)
         trainer.kill()
         trainer.wait()
-        until(lambda: not any(worker.is_running() for worker in workers) or not group(trainer))
-        assert group(trainer) == []
+        until(lambda: not group(trainer))
+    finally:
+        end(trainer)
+    faults.held("kill -9 of a trainer with decoding processes", 1, "they end by themselves")
+
+
+KILLED_AT_ONCE = """
+import os, signal, sys
+from torch.utils.data._utils import worker
+from aesam.lab import data
+
+class Late(worker.ManagerWatchdog):
+    def __init__(self):
+        while os.getppid() == trainer:  # it is gone by the worker's first look
+            os.kill(trainer, signal.SIGKILL)
+        super().__init__()
+
+trainer, worker.ManagerWatchdog = os.getpid(), Late
+found = data.load("folder", sys.argv[1], size=8)
+epoch = data.Batches(found.train, found, 4, 0, augment=True, device="cpu", workers=2).epoch(0)
+next(epoch)
+"""
+
+
+def test_workers_end_whose_trainer_was_killed_while_they_began(root, faults):
+    words = [sys.executable, "-c", KILLED_AT_ONCE, root]
+    trainer = subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert trainer.wait(PATIENCE) == -signal.SIGKILL
+        until(lambda: not group(trainer))
     finally:
         end(trainer)
     faults.held("kill -9 of a trainer with decoding processes", 1, "they end by themselves")

@@ -6,6 +6,7 @@ import random
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from aesam.lab import orphans
 from aesam.lab.data import draws
 from aesam.lab.data.augment import Normalizer
 from aesam.lab.data.pictures import decode
@@ -107,7 +109,7 @@ def decoded(
         num_workers=workers,
         collate_fn=_as_it_is,
         pin_memory=device.type == "cuda",
-        worker_init_fn=_leave_signals_to_the_trainer,
+        worker_init_fn=partial(_begin, os.getpid()),
         # A loader draws a seed for its workers: from here, not from the global random state.
         generator=torch.Generator().manual_seed(0),
     )
@@ -129,11 +131,14 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _leave_signals_to_the_trainer(worker: int) -> None:  # noqa: ARG001
-    """Ctrl-C and a cluster's SIGTERM reach workers too, which the trainer needs to the last step.
+def _begin(trainer: int, worker: int) -> None:  # noqa: ARG001
+    """In a worker: end with the trainer, and leave signals to it.
 
-    Without a trainer they end by themselves: a DataLoader's worker looks every few seconds.
+    Ctrl-C and a cluster's SIGTERM reach workers too, which the trainer needs to the last step. A
+    DataLoader's worker looks for its trainer as well, but one that was gone by the first look is
+    never missed.
     """
+    orphans.end_with(trainer)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(signal, "SIGALRM"):
