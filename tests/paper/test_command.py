@@ -266,12 +266,11 @@ def test_the_best_of_the_search_is_taken_and_controls_follow_their_model(out, tm
             shutil.copytree(some, job.folder)
             RunFolder(job.folder).begin(job.run)
             summary = json.loads((some / "summary.json").read_text())
-            accuracy = (
-                50.0
-                if job.run.method.get("alpha") == best and job.run.method.get("rho") == 0.05
-                else 40.0
-            )
+            here = job.run.method.get("alpha") == best and job.run.method.get("rho") == 0.05
+            diverged = job.run.method.get("alpha") == 0.6
+            accuracy = 60.0 if diverged else 50.0 if here else 40.0
             summary |= {"validation_accuracy": accuracy, "test_accuracy": None}
+            summary["diverged"] = diverged
             summary["config_hash"] = config_hash(job.run)
             (job.folder / "summary.json").write_text(json.dumps(summary))
             assert from_dict(json.loads((job.folder / "config.json").read_text())) == job.run

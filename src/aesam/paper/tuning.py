@@ -3,13 +3,14 @@
 The training is then repeated on all of it; the test set is never looked at.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from aesam.lab.config import Run
 from aesam.lab.folders import RunFolder
 from aesam.lab.lab_methods import all_settings, lab_method, searched
+from aesam.lab.summaries import is_diverged
 from aesam.paper.benches import Bench
 from aesam.paper.finished import Find
 from aesam.registry import list_methods, method_record
@@ -76,6 +77,11 @@ def _best(runs: Sequence[Run], find: Find) -> dict[str, Any]:
     finished = [(run, folder) for run in runs if (folder := find(run)) is not None]
     if not finished:
         return {}
-    scored = [(RunFolder(f).read_summary(run)["validation_accuracy"], run) for run, f in finished]
+    scored = [(_score(RunFolder(folder).read_summary(run)), run) for run, folder in finished]
     _, best = max(scored, key=lambda pair: pair[0])
     return {name: best.method.settings[name] for name in searched(best.method.name)}
+
+
+def _score(summary: Mapping[str, Any]) -> tuple[bool, float]:
+    """Settings that diverged come after those that did not, whatever their accuracy is."""
+    return not is_diverged(summary), summary["validation_accuracy"]
