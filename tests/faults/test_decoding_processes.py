@@ -16,7 +16,7 @@ from support.processes import environment
 
 from aesam.lab import data
 from aesam.lab.data import decoding
-from aesam.lab.errors import UsageError
+from aesam.lab.errors import ProcessDied
 
 pytestmark = [
     pytest.mark.slow,
@@ -69,7 +69,7 @@ def test_a_decoder_that_dies_or_hangs_is_told_by_its_file(root, fault, monkeypat
     monkeypatch.setattr(decoding, "decode", hostile)
     monkeypatch.setattr(decoding, "PATIENCE", 0.5)
     before = signal.getsignal(signal.SIGCHLD)
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(ProcessDied) as error:
         list(batches(root).epoch(0))
     assert f"a process that decodes images was killed while it read {bad}: " in str(error.value)
     assert "training goes on with --resume" in str(error.value)
@@ -85,7 +85,7 @@ def test_a_worker_killed_meanwhile_is_told_only_to_who_asks_for_a_batch(root, fa
         child.kill()
         # What torch's handler of SIGCHLD would raise, it would raise here.
         until(lambda pid=child.pid: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    with pytest.raises(UsageError, match="a process that decodes images was killed"):
+    with pytest.raises(ProcessDied, match="a process that decodes images was killed"):
         list(epoch)
     faults.held("a decoding process killed", 1, "a sentence; nothing is interrupted")
 

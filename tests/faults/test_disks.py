@@ -64,7 +64,7 @@ def test_a_file_that_may_not_grow_is_told_by_the_real_system(stopped, tmp_path):
     told = (tmp_path / "told").read_text()
     assert process.exitcode == 1
     assert "could not write" in told
-    assert "Make room and go on with --resume" in told
+    assert "Make room and run it again (train: with --resume)" in told
     assert content_of(stopped) == before
     assert aesam(*words) == 0
     assert numbers_of(stopped) == numbers_of(tmp_path / "undisturbed")

@@ -9,6 +9,10 @@ class UsageError(ValueError):
     """The request cannot be carried out as it stands; the message says what to change."""
 
 
+class ProcessDied(RuntimeError):
+    """A process that a run needs is gone; the message says what it was at and how to go on."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """The error for a name that is none of ``known``, with the nearest ones first.
 

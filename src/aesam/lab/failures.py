@@ -1,6 +1,6 @@
 """What went wrong in words, for everything that is no mistake in the program."""
 
-from aesam.lab.errors import UsageError
+from aesam.lab.errors import ProcessDied, UsageError
 from aesam.lab.files import DiskError
 
 #: How torch says that there is no more memory, where it has no class for it.
@@ -12,9 +12,11 @@ def in_words(error: BaseException) -> str | None:
 
     >>> in_words(FileNotFoundError(2, "No such file or directory", "there"))
     "No such file or directory: 'there'"
+    >>> in_words(ProcessDied("a process that decodes images was killed"))
+    'a process that decodes images was killed'
     >>> in_words(KeyError("name"))
     """
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | ProcessDied):
         return str(error)
     if isinstance(error, DiskError):
         return error.strerror or str(error)

@@ -102,7 +102,7 @@ def _usual_mode() -> int:
 
 def _not_written(path: Path, error: OSError) -> DiskError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    advice = ". Make room and go on with --resume" if full else ""
+    advice = ". Make room and run it again (train: with --resume)" if full else ""
     return DiskError(
         error.errno,
         f"could not write {path} ({_why(error)}); what was saved before is still there{advice}",

@@ -21,7 +21,7 @@ from aesam.lab.data.augment import Normalizer
 from aesam.lab.data.pictures import decode
 from aesam.lab.data.regular_files import cannot_read
 from aesam.lab.data.sets import FolderSplit, whole_numbers
-from aesam.lab.errors import UsageError
+from aesam.lab.errors import ProcessDied, UsageError
 
 #: Seconds for one file, after which a worker ends itself: a decoder may be stuck for good.
 PATIENCE = 300.0
@@ -178,7 +178,7 @@ def _next(batches: Iterator[Decoded], crew: list[BaseProcess], files: Files) -> 
         dead = {worker.pid for worker in crew if not worker.is_alive()}
         if not dead:
             raise
-        raise UsageError(_of_the_dead(dead, files)) from None
+        raise ProcessDied(_of_the_dead(dead, files)) from None
 
 
 def _of_the_dead(dead: set[int | None], files: Files) -> str:
