@@ -12,7 +12,7 @@ with ``∂L/∂f`` at ``w``.
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from aesam._core import messages, tensors, trees
+from aesam._core import messages, model_hooks, tensors, trees
 from aesam._core.backwards import Backwards, current_task
 from aesam._core.blocks import Block
 from aesam._core.guards import Autocast, Buffers, RandomState, seeds_in
@@ -118,12 +118,7 @@ class Recording:
         self._opened: Forward | None = None
         self._captured: list[Tensor] | None = None
         self._replaying = False
-        before, after = _Before(self), _After(self)
-        for handle in (
-            model.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
-            model.register_forward_hook(after, always_call=True),
-        ):
-            weakref.finalize(self, handle.remove)
+        model_hooks.listen(model, self)
         backwards.on_end = weakref.WeakMethod(self._forget_unused)
 
     # While the model runs ------------------------------------------------------------------
@@ -315,41 +310,6 @@ class Recording:
         if found is None:
             raise RuntimeError(messages.NOT_RECORDED)
         return found
-
-
-class _Hook:
-    """What the model holds: a copy or a pickle of it records nothing, nor does a dead optimizer."""
-
-    def __init__(self, recording: Recording | None = None) -> None:
-        self._recording = _nothing if recording is None else weakref.ref(recording)
-        self.__name__ = type(self).__name__  # torch.jit.script calls a model's hooks by name
-
-    def __reduce__(self) -> Any:
-        return type(self), ()
-
-
-class _Before(_Hook):
-    def __call__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        recording = self._recording()
-        if recording is not None and not torch.jit.is_tracing():
-            _outside_of_graphs(recording.before)(model, args, kwargs)
-
-
-class _After(_Hook):
-    def __call__(self, _model: nn.Module, _args: Any, output: Any) -> Any:
-        recording = self._recording()
-        if recording is None or torch.jit.is_tracing():
-            return None
-        return _outside_of_graphs(recording.after)(output)
-
-
-def _outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiler must not take what is noted of one forward for a constant of all."""
-    return torch.compiler.disable(function) if torch.compiler.is_compiling() else function
-
-
-def _nothing() -> None:
-    return None
 
 
 def _wrapper_of(model: nn.Module) -> nn.Module:
