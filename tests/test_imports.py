@@ -29,6 +29,7 @@ ROOMS = [
     {"registry"},
     {"from_params"},
     {"methods"},
+    {"single_gradient"},
     {"integrations"},
     {"sharpness"},
     {"integrations"},

@@ -125,7 +125,7 @@ def test_what_is_unknown_or_unclear_is_refused_with_the_near_ones(words, setting
 def test_a_method_that_must_know_its_length_says_so():
     for name in NAMES:
         asks = aesam.method_record(name).needs_total_steps
-        assert aesam.create(name, model()).needs_total_steps == asks
+        assert aesam.create(name, model(), momentum=0.9).needs_total_steps == asks
     assert [n for n in NAMES if aesam.method_record(n).needs_total_steps] == [
         "ae-sam", "ae-looksam", "matched-sam", "inverted-sam", "matched-looksam",
         "inverted-looksam", "late-sam",

@@ -26,6 +26,7 @@ from aesam.registry import (
     method_record,
     register_method,
 )
+from aesam.single_gradient import MSAM, StaleSAM
 from aesam.together import Together
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "AESAM",
     "ERM",
     "ESAM",
+    "MSAM",
     "SAM",
     "SSSAM",
     "AELookSAM",
@@ -53,6 +55,7 @@ __all__ = [
     "Samples",
     "Setting",
     "SharpnessAware",
+    "StaleSAM",
     "StepRecord",
     "Together",
     "__version__",

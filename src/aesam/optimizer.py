@@ -126,6 +126,7 @@ class SharpnessAware(AroundBase):
             between=construction.check_part("between", _or(between, Plain()), Between),
             combine=construction.check_part("combine", _or(combine, Replace()), Combine),
         )
+        construction.check_parts(parts, base)
         self.normalize = checks.flag("normalize", normalize)
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}')
@@ -166,7 +167,7 @@ class SharpnessAware(AroundBase):
             moved = None
             if self.parts.move_before_pass:
                 moved = step.displacement_before_pass(
-                    self.parts, self.base, self.normalize, self.model, ledger.workspace
+                    self.parts, self.base, self.normalize, self.model, ledger
                 )
             block = ledger.blocks.push(Block(name if moved is None else "opt.first_pass()"))
             step.displace(block, moved)
@@ -216,9 +217,11 @@ class SharpnessAware(AroundBase):
         if not getattr(self.model, "require_backward_grad_sync", True):
             raise RuntimeError(messages.UNSYNCHRONISED)
         before = self._losses_before(losses)
-        random, ledger.random = ledger.random, None
-        if random is None and self.parts.move_before_pass:
-            raise RuntimeError("this method moves the weights first: use `with opt.first_pass():`")
+        random, drawn = ledger.random, ledger.drawn
+        ledger.forget_first_pass()
+        if self.parts.move_before_pass:
+            self._check_moved(random)
+            edited = edited or self.parts.take_one_gradient  # clipped: no second is at odds with it
         with torch.no_grad():
             each = self.parts.needs_norm_of_each
             seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
@@ -241,7 +244,9 @@ class SharpnessAware(AroundBase):
                 ledger.local.forget()
                 return False
             done = ledger.committed
-            pending, decision = step.decide(self.parts, done, measured, mean_loss, random, before)
+            pending, decision = step.decide(
+                self.parts, done, measured, mean_loss, random, before, drawn
+            )
             pending.backwards = backwards.count
             if not decision.use_sam:
                 ledger.local.forget()
@@ -251,6 +256,13 @@ class SharpnessAware(AroundBase):
         if decision.notice is not None:
             self._warn_once(decision.notice)
         return decision.use_sam
+
+    def _check_moved(self, random: RandomState | None) -> None:
+        """Refuse a gradient that may have been taken at ``w``, where it should not have been."""
+        if random is None and self._ledger.single_pass is None:
+            raise RuntimeError(messages.MOVES_FIRST)
+        if random is None and self._ledger.single_pass is not None:
+            self._ledger.single_pass.check()
 
     def perturbed(self) -> AbstractContextManager[closures.Perturbed]:
         """At ``w + ε`` inside, with cleared gradients; at ``w`` with ``d`` in ``p.grad`` after.
@@ -362,10 +374,10 @@ class SharpnessAware(AroundBase):
             self._make_passes(closure, passes, scaler, loss, edited, batch)
         elif ledger.pending is None and not (self.replay and self._has_gradients()):
             if takes_no_step(closure, loss, self._has_gradients()):
-                ledger.random = None
+                ledger.forget_first_pass()
                 return loss
             raise RuntimeError(messages.NO_BACKWARD)
-        ledger.random = None
+        ledger.forget_first_pass()
         self._finish(scaler)
         return loss
 
@@ -397,7 +409,8 @@ class SharpnessAware(AroundBase):
 
     def _finish(self, scaler: torch.amp.GradScaler | None) -> None:
         """The end of a step; with ``replay`` all of it but the first pass."""
-        if self._ledger.pending is not None or not self.replay:
+        steps_bare = self.replay or self._ledger.single_pass is not None
+        if self._ledger.pending is not None or not steps_bare:
             self._take(scaler)
         elif scaler is not None:
             scaler.step(self)  # calls step() again, unless it saw an overflow

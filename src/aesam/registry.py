@@ -69,6 +69,10 @@ class Setting:
         """The same setting with another default."""
         return replace(self, default=default)
 
+    def over(self, *grid: float) -> "Setting":
+        """The same setting with other values to search."""
+        return replace(self, grid=grid)
+
 
 @dataclass(frozen=True)
 class MethodRecord:

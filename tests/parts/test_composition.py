@@ -61,7 +61,7 @@ class AlongAverage(Ascent):
 class AgainstMomentum(Ascent):
     """Moves the weights before the first pass, as MSAM does; needs no second gradient."""
 
-    def before_pass(self, base):
+    def before_pass(self, base, memory, generator):
         moved = [
             (p, -base.state[p]["momentum_buffer"], radius(group, 0.0))
             for group in base.param_groups

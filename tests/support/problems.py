@@ -26,6 +26,12 @@ METHODS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "esam": lambda base, model=None, **o: aesam.ESAM(base, model, **({"seed": 5} | o)),
 }
 
+#: Methods beyond the paper's.
+VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
+    "msam": aesam.MSAM,
+    "stale-sam": aesam.StaleSAM,
+}
+
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-4),
     "nesterov": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.8, nesterov=True),

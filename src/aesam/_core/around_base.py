@@ -12,10 +12,15 @@ from torch import Tensor, nn
 
 from aesam._core import bases, callers, checkpoint, construction, dcp, messages, tensors
 from aesam._core.backwards import Backwards
+from aesam._core.guards import Displacement
 from aesam._core.recording import Recording
-from aesam._core.step import Ledger, StepRecord
+from aesam._core.single_pass import SinglePass
+from aesam._core.step import Ledger, StepRecord, displacement_before_pass
 from aesam.parts import checks
+from aesam.parts.part import Direction
 from aesam.parts.policies import Policy
+
+NOWHERE = Direction([], [], [], length=0.0)
 
 
 class AroundBase(torch.optim.Optimizer):
@@ -42,6 +47,9 @@ class AroundBase(torch.optim.Optimizer):
         sharded = self.model is not None and not tensors.are_plain(self._parameters())
         if self.model is not None and (sharded or self.replay) and not self.policy.never_fires:
             self._recording = Recording(self.model, self._backwards, keep=self.replay)
+        if self.model is not None and self.parts.take_one_gradient:
+            ask = self._displacement_for_forward
+            self._ledger.single_pass = SinglePass(self.model, self._backwards, ask)
 
     # What it shows -----------------------------------------------------------------------
 
@@ -139,10 +147,12 @@ class AroundBase(torch.optim.Optimizer):
         if ledger.block is None:
             if self._recording is not None:
                 self._recording.drop_finished()
-            if ledger.pending is None:
-                ledger.random = None  # an accumulation that was under way begins anew
-            elif ledger.pending.ahead is None:
+            if ledger.single_pass is not None:
+                ledger.single_pass.no_forward_is_running()
+            if ledger.pending is not None and ledger.pending.ahead is None:
                 ledger.discard()  # the direction is gone with the gradients
+            elif ledger.pending is None and not ledger.awaits_backward:
+                ledger.forget_first_pass()  # an accumulation that was under way begins anew
 
     def train(self) -> None:
         """Let a base with two sets of weights (schedule-free ones) go on training.
@@ -239,6 +249,15 @@ class AroundBase(torch.optim.Optimizer):
     @property
     def _ascends_locally(self) -> bool:
         return self.local_ascent and not self.policy.never_fires
+
+    def _displacement_for_forward(self) -> Displacement | None:
+        """Where a training forward of the model goes; inside a block it is there already."""
+        if self._ledger.block is not None:
+            return None
+        moved = displacement_before_pass(
+            self.parts, self.base, self.normalize, self.model, self._ledger
+        )
+        return moved or Displacement(NOWHERE, self.normalize, None, self._ledger.workspace)
 
     def _hear_own_gradients(self) -> None:
         if self._ascends_locally:

@@ -83,8 +83,18 @@ class Parts:
         return not self.policy.never_fires or self.move_before_pass
 
     @cached_property
+    def movers(self) -> dict[str, Part]:
+        """Those that move the weights before the first pass."""
+        return {n: p for n, p in self.by_name.items() if _defines(p, Part, "before_pass")}
+
+    @property
     def move_before_pass(self) -> bool:
-        return any(_defines(part, Part, "before_pass") for part in self.by_name.values())
+        return bool(self.movers)
+
+    @property
+    def take_one_gradient(self) -> bool:
+        """Whether a step is one pass at moved weights, which a model's own forward can begin."""
+        return self.move_before_pass and self.policy.never_fires
 
     @cached_property
     def after_base_step(self) -> dict[str, Part]:
@@ -240,6 +250,18 @@ def check_part(name: str, part: object, kind: type[Kind]) -> Kind:
     return part
 
 
+def check_parts(parts: Parts, base: torch.optim.Optimizer) -> Parts:
+    """The parts, if they go together and with the base."""
+    if not (parts.ascent.has_second_gradient or parts.policy.never_fires):
+        raise ValueError(
+            f"{parts.ascent!r} takes no second gradient, which {parts.policy!r} asks for: use "
+            "policy=Never(), or another ascent"
+        )
+    for part in parts.by_name.values():
+        part.check_base(base)
+    return parts
+
+
 def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
     """``replay`` if forwards of this model, run again, can make what the parts need."""
     if not checks.flag("replay", replay):
@@ -258,7 +280,7 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
             f"replay=True cannot be combined with {parts.samples!r}, which selects rows by their "
             "losses: a bare step() does not know them. Use step(losses)."
         )
-    if parts.move_before_pass:
+    if parts.move_before_pass and not parts.take_one_gradient:
         raise ValueError(
             "replay=True cannot be combined with a part that moves the weights before the first "
             "pass: use step(closure)"

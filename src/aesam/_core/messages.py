@@ -126,6 +126,22 @@ STILL_SCALED = """\
 the gradients are still scaled. Call scaler.unscale_(opt), if at all, after the second pass and not
 before it, then scaler.step(opt)."""
 
+MOVES_FIRST = """\
+this method moves the weights before the first gradient: use `with opt.first_pass():` around forward
+and backward, or step(closure); or give the model, whose own forward then moves them."""
+
+BROUGHT_BACK = """\
+this method moves the weights for a training forward, and they were brought back to w before its
+backward(): by a forward in evaluation mode or without gradients, state_dict(), zero_grad() of the
+step before, or a call of the optimizer in between; or backward() ran a second time. Evaluate and
+save before the training forward or after its backward(); of several losses make one backward()."""
+
+NOT_MOVED_FOR = """\
+step() found a gradient of no training forward of the model, so that it may not be taken where this
+method takes it: call the model itself (not model.forward() or one of its submodules), the one that
+was passed as model, in training mode; outputs are found in tensors, tuples, lists, dicts and
+dataclasses. Or use `with opt.first_pass():` around forward and backward, or step(closure)."""
+
 UNSYNCHRONISED = """\
 needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that
 disagree would wait for each other for ever. Decide after a backward() that synchronises."""

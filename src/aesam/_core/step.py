@@ -17,6 +17,7 @@ from aesam._core.bystanders import Bystanders, Watch
 from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
 from aesam._core.local_gradients import LocalGradients
+from aesam._core.single_pass import SinglePass
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.part import Gradient, Memory, Part
@@ -154,6 +155,8 @@ class Ledger:
     def _begin_idle(self) -> None:
         self.pending: Pending | None = None
         self.random: RandomState | None = None
+        self.drawn: dict[str, torch.Generator] | None = None
+        self.single_pass: SinglePass | None = None
         self.workspace = Workspace()
         self.watch = Watch()
         self.local = LocalGradients()
@@ -165,6 +168,11 @@ class Ledger:
         """The block that we are in, by its name; None outside of all."""
         return self.blocks.name
 
+    @property
+    def awaits_backward(self) -> bool:
+        """Whether a forward has moved the weights and its backward has not ended."""
+        return self.single_pass is not None and self.single_pass.is_away
+
     def begin(self, call: str) -> None:
         """Begin anew: a pending step is discarded; refused inside a pass."""
         self.ready_for(call)
@@ -173,6 +181,9 @@ class Ledger:
     def ready_for(self, call: str) -> None:
         """Refuse ``call`` inside a pass; end a pass that an interrupt left behind."""
         self.blocks.drop_left()
+        if self.single_pass is not None:
+            self.single_pass.no_forward_is_running()
+            self.single_pass.bring_back()
         if self.block is not None and not (self.block == CLOSURE and call in _INSIDE_CLOSURE):
             raise RuntimeError(f"{call} inside `with {self.block}`: leave that block first")
 
@@ -193,9 +204,13 @@ class Ledger:
         if self.pending is not None:
             self.pending, self.skipped = None, self.skipped + 1
 
+    def forget_first_pass(self) -> None:
+        """What a first pass began with is of no use any more: no decision follows."""
+        self.random = self.drawn = None
+
     def end_step(self) -> None:
         """End the step under way after an error: taken if the base's update returned."""
-        self.random = None
+        self.forget_first_pass()
         if self.pending is not None and self.pending.returned:
             self.commit(self.pending)
         else:
@@ -213,7 +228,8 @@ class Ledger:
     def continue_from(self, committed: Committed, skipped: int) -> None:
         """Go on from a checkpoint; a step under way is forgotten."""
         self.committed, self.skipped = committed, skipped
-        self.last_step = self.pending = self.random = self._mode = None
+        self.last_step = self.pending = self._mode = None
+        self.forget_first_pass()
 
     def __getstate__(self) -> dict[str, Any]:
         self.ready_for("copying or pickling the optimizer")
@@ -246,9 +262,13 @@ def decide(
     loss: float | None,
     random: RandomState | None,
     losses: Tensor | None,
+    drawn: dict[str, torch.Generator] | None = None,
 ) -> tuple[Pending, Decision]:
-    """Ask the policy, and say what taking the step would commit."""
-    drawn = _generators_at(done)
+    """Ask the policy, and say what taking the step would commit.
+
+    ``drawn`` are the generators where the first pass has drawn from them.
+    """
+    drawn = _generators_at(done) if drawn is None else drawn
     squared_norm = measured.squared_norm
     now = Observation(done.step, squared_norm, drawn.get("policy"), loss)
     answer = parts.policy.decide(now, dict(done.policy))
@@ -350,13 +370,21 @@ def adjust(parts: Parts, done: Committed, measured: Gradient, pending: Pending) 
 
 
 def displacement_before_pass(
-    parts: Parts, base: torch.optim.Optimizer, normalize: bool, model: Any, workspace: Workspace
+    parts: Parts, base: torch.optim.Optimizer, normalize: bool, model: Any, ledger: Ledger
 ) -> Displacement | None:
     """The move that a part asks for before the first pass; at most one may."""
-    asked = [d for part in parts.by_name.values() if (d := part.before_pass(base)) is not None]
+    done = ledger.committed
+    if ledger.drawn is None:
+        ledger.drawn = _generators_at(done)
+    with torch.no_grad():
+        found = [
+            part.before_pass(base, done.memory(name), ledger.drawn.get(name))
+            for name, part in parts.movers.items()
+        ]
+    asked = [direction for direction in found if direction is not None]
     if len(asked) > 1:
         raise RuntimeError("two parts want to move the weights before the first pass: use one")
-    return Displacement(asked[0], normalize, model, workspace) if asked else None
+    return Displacement(asked[0], normalize, model, ledger.workspace) if asked else None
 
 
 def displace(block: Block, displacement: Displacement | None) -> None:

@@ -3,14 +3,24 @@
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
 (:mod:`~aesam.parts.ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step without one
 does (:mod:`~aesam.parts.between`) and how two gradients become one
-(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to compare with.
+(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to compare with,
+:mod:`~aesam.parts.single_pass` ascents that need no second gradient.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
 parameters too, and ``checks`` of what its constructor is given.
 """
 
-from aesam.parts import ascents, between, checks, combine, controls, policies, samples
+from aesam.parts import (
+    ascents,
+    between,
+    checks,
+    combine,
+    controls,
+    policies,
+    samples,
+    single_pass,
+)
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
 from aesam.parts.combine import Combine
@@ -54,4 +64,5 @@ __all__ = [
     "policies",
     "radius",
     "samples",
+    "single_pass",
 ]

@@ -25,6 +25,10 @@ class Ascent(MemoryPart):
     [tensor([-1.])]
     """
 
+    #: Whether it has a direction for a second gradient; one that has none goes with a policy that
+    #: never fires.
+    has_second_gradient = True
+
     @property
     def needs_norm_of_each(self) -> bool:
         """Whether ``gradient.norms`` is looked at."""

@@ -130,8 +130,17 @@ class Part:
     the optimizer and never touches the model's random stream.
     """
 
-    def before_pass(self, base: torch.optim.Optimizer) -> Direction | None:
-        """Where to take the first gradient instead of at ``w``; the weights return after it."""
+    def check_base(self, base: torch.optim.Optimizer) -> None:
+        """Raise a ValueError for an optimizer that this part cannot work with."""
+
+    def before_pass(
+        self, base: torch.optim.Optimizer, memory: "Memory", generator: Draws
+    ) -> Direction | None:
+        """Where to take the first gradient instead of at ``w``; the weights return after it.
+
+        Called for every forward and backward of a step; with a policy that never fires, a bare
+        ``step()`` works: the model's own forward moves the weights.
+        """
         return None
 
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:

@@ -1,0 +1,102 @@
+"""Named methods of one gradient a step, taken elsewhere than at ``w``: no closure, no second pass.
+
+What the keywords of all methods mean is said at :class:`aesam.SharpnessAware`.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from aesam.methods import NORMALIZE, RHO, Common
+from aesam.optimizer import SharpnessAware
+from aesam.parts.policies import Never
+from aesam.parts.single_pass import AlongLastGradient, AlongMomentum
+from aesam.registry import Setting, register_method
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+UPHILL = Setting("uphill", False, "along the momentum, else against it", allowed="yes or no")
+
+
+@register_method(
+    "msam",
+    label="MSAM",
+    settings=(RHO.but(1.0).over(0.3, 1.0, 3.0), UPHILL, NORMALIZE),
+    paper="Becker et al. 2024",
+)
+class MSAM(SharpnessAware):
+    """MSAM (Becker et al. 2024): one gradient a step, taken along the momentum from ``w``.
+
+    ``d = ∇L(B; w + s ρ v/‖v‖)`` with ``v`` the base's momentum and ``s = −1``, or 1 uphill. Given
+    the model, a bare ``step()`` works in every loop and trainer.
+
+    Args:
+        base: the optimizer to wrap; it must have a momentum.
+        model: the model that is trained: its training forwards move the weights, and the end of the
+            backward brings them back.
+        rho: radius ρ ≥ 0, 1 by default; its authors use 0.3 to 3. A parameter group may have its
+            own.
+        uphill: ``s = 1``, along the momentum (True), or ``s = −1`` as its authors print it (False,
+            the default).
+        normalize: divide by ‖v‖ (True, the default), or ``w + s ρ v``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: accepted as by all methods, and of no effect; False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: accepted as by all methods, and of no effect; False by default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> MSAM(torch.optim.SGD([w], lr=0.1, momentum=0.9)).parts.ascent
+    AlongMomentum(uphill=False, key='')
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        uphill: bool = False,
+        **common: "Unpack[Common]",
+    ) -> None:
+        common.setdefault("rho", 1.0)
+        super().__init__(base, model, policy=Never(), ascent=AlongMomentum(uphill), **common)
+
+
+@register_method(
+    "stale-sam",
+    label="stale SAM",
+    settings=(RHO.but(1.0).over(0.25, 0.5, 1.0, 2.0), NORMALIZE),
+)
+class StaleSAM(SharpnessAware):
+    """Stale ascent: one gradient a step, taken along the gradient of the step before from ``w``.
+
+    ``d = ∇L(B_t; w + ρ g/‖g‖)`` with ``g`` the gradient of the step before, at the memory of one
+    more gradient. Given the model, a bare ``step()`` works in every loop and trainer.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained: its training forwards move the weights, and the end of the
+            backward brings them back.
+        rho: radius ρ ≥ 0, 1 by default; the right one is narrow. A parameter group may have its
+            own.
+        normalize: divide by ‖g‖ (True, the default), or ``w + ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: accepted as by all methods, and of no effect; False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: refused where True: the gradient that is kept is the averaged one. False by
+            default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> StaleSAM(torch.optim.SGD([w], lr=0.1), rho=0.5).policy
+    Never()
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        **common: "Unpack[Common]",
+    ) -> None:
+        common.setdefault("rho", 1.0)
+        super().__init__(base, model, policy=Never(), ascent=AlongLastGradient(), **common)
