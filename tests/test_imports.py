@@ -29,7 +29,7 @@ ROOMS = [
     {"registry"},
     {"from_params"},
     {"methods"},
-    {"single_gradient"},
+    {"fewer_rows", "single_gradient"},
     {"integrations"},
     {"sharpness"},
     {"integrations"},

@@ -2,6 +2,7 @@
 
 from aesam import parts, sharpness
 from aesam._core.step import StepRecord
+from aesam.fewer_rows import KSAM, SubSAM
 from aesam.from_params import FromParams
 from aesam.inspection import metrics, unwrap
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
@@ -35,6 +36,7 @@ __all__ = [
     "AESAM",
     "ERM",
     "ESAM",
+    "KSAM",
     "MSAM",
     "SAM",
     "SSSAM",
@@ -57,6 +59,7 @@ __all__ = [
     "SharpnessAware",
     "StaleSAM",
     "StepRecord",
+    "SubSAM",
     "Together",
     "__version__",
     "create",

@@ -170,6 +170,8 @@ class SharpnessAware(AroundBase):
                     self.parts, self.base, self.normalize, self.model, ledger
                 )
             block = ledger.blocks.push(Block(name if moved is None else "opt.first_pass()"))
+            if self.parts.guard_first_pass:
+                block.will(Bystanders(self.model, ledger.watch).restore)
             step.displace(block, moved)
             return block, None
 
@@ -248,14 +250,14 @@ class SharpnessAware(AroundBase):
                 self.parts, done, measured, mean_loss, random, before, drawn
             )
             pending.backwards = backwards.count
-            if not decision.use_sam:
+            if pending.ahead is None:
                 ledger.local.forget()
                 step.adjust(self.parts, done, measured, pending)
         backwards.follow(params)
         ledger.pending = pending
         if decision.notice is not None:
             self._warn_once(decision.notice)
-        return decision.use_sam
+        return pending.ahead is not None
 
     def _check_moved(self, random: RandomState | None) -> None:
         """Refuse a gradient that may have been taken at ``w``, where it should not have been."""
@@ -284,7 +286,8 @@ class SharpnessAware(AroundBase):
             block = ledger.blocks.push(Block("opt.perturbed()", self._clear_gradients))
             # Before the ascent, which may run the model too.
             bystanders = Bystanders(self.model, ledger.watch)
-            block.will(bystanders.restore)
+            if not self.parts.always_pass_twice:  # else this pass is the one that counts
+                block.will(bystanders.restore)
             with torch.no_grad():
                 first, displacement = step.ascend(
                     self.parts, ledger, pending, ahead, self.normalize, self.model
@@ -295,7 +298,8 @@ class SharpnessAware(AroundBase):
                 memory=ledger.committed.memory("samples"),
                 generator=pending.generators.get("samples"),
             )
-            rewind = replay_random(ahead.random, block)
+            lasting = self.parts.always_pass_twice
+            rewind = replay_random(ahead.random, None if lasting else block)
             ledger.local.silence(block)
             step.displace(block, displacement)
             self._clear_gradients()
@@ -308,7 +312,8 @@ class SharpnessAware(AroundBase):
         return Within(ledger.blocks, check, enter, leave)
 
     def _finish_second_pass(self, made: step.SecondGradient) -> None:
-        made.bystanders.refuse_lost()
+        if not self.parts.always_pass_twice:
+            made.bystanders.refuse_lost()
         with torch.no_grad():
             params, second, _ = with_gradient(self.base.param_groups, self._default_radius())
             if made.first.params and not params:
@@ -356,10 +361,12 @@ class SharpnessAware(AroundBase):
         if scaler is None and callers.scaler_above() is not None:
             raise RuntimeError(messages.CLOSURE_IN_SCALER)
         passes = closures.passes_of(
-            closure, self.parts.selects_rows, self.zero_grad, scaler, type(self).__name__
+            closure, self.parts.samples, self.zero_grad, scaler, type(self).__name__
         )
         decided = self._made_before()
         before, batch = closures.Traces(self._parameters(), self._backwards), Batch(closure)
+        if passes is not None:
+            passes.look()
         with self._pass_at(step.CLOSURE), torch.enable_grad():
             loss = closure() if passes is None else passes.first()
         replaced = ledger.pending is not None and ledger.pending is not (

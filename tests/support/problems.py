@@ -30,6 +30,8 @@ METHODS: dict[str, Callable[..., aesam.SharpnessAware]] = {
 VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "msam": aesam.MSAM,
     "stale-sam": aesam.StaleSAM,
+    "sub-sam": lambda base, model=None, **o: aesam.SubSAM(base, model, **({"share": 0.5} | o)),
+    "k-sam": aesam.KSAM,
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -83,7 +85,7 @@ class Problem:
 
     def for_step(self, opt: aesam.SharpnessAware, t: int) -> Callable[..., Tensor]:
         """What this optimizer's ``step`` wants: a closure, or per-sample losses."""
-        if opt.parts.samples.selects_rows:
+        if opt.parts.samples.needs_losses:
             return lambda rows=None: self.losses(t, rows)
         return self.closure(opt, t)
 

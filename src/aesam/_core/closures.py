@@ -10,6 +10,7 @@ from torch import Tensor
 
 from aesam._core import tensors
 from aesam._core.backwards import Backwards
+from aesam.parts.samples import Samples
 
 LOSSES_EXAMPLE = """\
     def losses(rows=None):
@@ -60,28 +61,40 @@ class LossesClosure:
         losses: Callable[..., Tensor],
         zero_grad: Callable[[], None],
         scaler: torch.amp.GradScaler | None,
-        selects_rows: bool,
+        samples: Samples,
         rows_name: str,
     ) -> None:
         self._losses = losses
         self._rows_name = rows_name
         self._zero_grad = zero_grad
         self._scaler = scaler
-        self._selects_rows = selects_rows
+        self._samples = samples
+        self._chosen: Tensor | None = None
+        self._mean: Tensor | None = None
         self.losses: Tensor | None = None
+
+    def look(self) -> None:
+        """Before the first pass, where both are of rows that their losses choose."""
+        if self._samples.looks_first:
+            with torch.no_grad():
+                every = per_sample_losses(self._losses())
+            self._mean = every.mean()
+            self._chosen = self._samples.rows_at_first(every)
 
     def first(self) -> Tensor:
         self._zero_grad()
-        per_sample = per_sample_losses(self._losses())
+        per_sample = self._of(self._samples.first_rows if self._chosen is None else self._chosen)
         self.losses = per_sample.detach()
-        return self._backward(per_sample)
+        mean = self._backward(per_sample)
+        return mean if self._mean is None else self._mean
 
     def second(self, at: Perturbed) -> None:
-        if self._selects_rows:
-            chosen = {self._rows_name: at.rows(self._losses)}
-            self._backward(per_sample_losses(self._losses(**chosen)))
-        else:
-            self._backward(per_sample_losses(self._losses()))
+        rows = at.rows(self._losses) if self._samples.selects_rows else self._chosen
+        self._backward(self._of(rows))
+
+    def _of(self, rows: Any) -> Tensor:
+        some = {} if rows is None else {self._rows_name: rows}
+        return per_sample_losses(self._losses(**some))
 
     def _backward(self, per_sample: Tensor) -> Tensor:
         mean = per_sample.mean()
@@ -112,7 +125,7 @@ class Traces:
 
 def passes_of(
     closure: Callable[..., Any],
-    selects_rows: bool,
+    samples: Samples,
     zero_grad: Callable[[], None],
     scaler: torch.amp.GradScaler | None,
     method: str,
@@ -126,10 +139,10 @@ def passes_of(
             f"step(closure) takes a function that computes the loss and backpropagates it, got "
             f"{closure!r} of type {type(closure).__name__}"
         )
-    rows_name = _rows_name(closure, any_name=selects_rows)
+    rows_name = _rows_name(closure, any_name=samples.needs_losses)
     if rows_name is not None:
-        return LossesClosure(closure, zero_grad, scaler, selects_rows, rows_name)
-    if selects_rows:
+        return LossesClosure(closure, zero_grad, scaler, samples, rows_name)
+    if samples.needs_losses:
         raise TypeError(f"{method} selects samples, so it needs their losses:\n{LOSSES_EXAMPLE}")
     return None
 

@@ -14,7 +14,7 @@ from aesam._core import bases, layout, messages, tensors
 from aesam._core.messages import frames_to_user
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
-from aesam.parts.between import Between
+from aesam.parts.between import Between, Plain
 from aesam.parts.combine import Combine
 from aesam.parts.part import MemoryPart, Part
 from aesam.parts.policies import Policy
@@ -54,6 +54,20 @@ class Parts:
     @cached_property
     def selects_rows(self) -> bool:
         return self.samples.selects_rows
+
+    @cached_property
+    def needs_losses(self) -> bool:
+        return self.samples.needs_losses
+
+    @cached_property
+    def always_pass_twice(self) -> bool:
+        """Whether a second pass follows on every step, moved or not: the first is of some rows."""
+        return self.samples.first_rows is not None
+
+    @cached_property
+    def guard_first_pass(self) -> bool:
+        """Whether what the first pass writes without gradient is left to another forward."""
+        return self.always_pass_twice or self.samples.looks_first
 
     @cached_property
     def needs_norm_of_each(self) -> bool:
@@ -257,9 +271,27 @@ def check_parts(parts: Parts, base: torch.optim.Optimizer) -> Parts:
             f"{parts.ascent!r} takes no second gradient, which {parts.policy!r} asks for: use "
             "policy=Never(), or another ascent"
         )
+    if parts.always_pass_twice:
+        _check_first_rows(parts)
     for part in parts.by_name.values():
         part.check_base(base)
     return parts
+
+
+def _check_first_rows(parts: Parts) -> None:
+    """Refuse what cannot do with the first gradient of some rows."""
+    if parts.policy.never_fires:
+        raise ValueError(f"{parts.samples!r} is for the ascent, which {parts.policy!r} never makes")
+    if parts.move_before_pass:
+        raise ValueError(f"{parts.samples!r} cannot be combined with {parts.ascent!r}")
+    whole = [p for p in parts.with_memory.values() if p.needs_first_gradient]
+    if not isinstance(parts.between, Plain) and parts.between not in whole:
+        whole.append(parts.between)
+    if whole:
+        raise ValueError(
+            f"{whole[0]!r} needs the gradient of the whole batch at w, which {parts.samples!r} "
+            "does not take: use another of the two"
+        )
 
 
 def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
@@ -275,10 +307,10 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
             "replay=True cannot record a ScriptModule: give the module that it was made of, or "
             "use step(closure)"
         )
-    if parts.selects_rows:
+    if parts.needs_losses:
         raise ValueError(
-            f"replay=True cannot be combined with {parts.samples!r}, which selects rows by their "
-            "losses: a bare step() does not know them. Use step(losses)."
+            f"replay=True cannot be combined with {parts.samples!r}, which selects rows: a bare "
+            "step() does not know their losses. Use step(losses)."
         )
     if parts.move_before_pass and not parts.take_one_gradient:
         raise ValueError(

@@ -192,15 +192,15 @@ def _setter(device: torch.device) -> Callable[[Tensor], None]:
     return lambda state: module.set_rng_state(state, device)
 
 
-def replay_random(state: RandomState | None, block: Block) -> Callable[[], None]:
+def replay_random(state: RandomState | None, block: Block | None) -> Callable[[], None]:
     """Draw again, within the block, what was drawn from ``state`` on; after it, as if not.
 
     Gives a function that winds back once more, for a pass of several forwards. Without a state
-    the block draws fresh numbers.
+    the block draws fresh numbers; without a block what is drawn now is what was drawn.
     """
     if state is None:
         return lambda: None
-    afterwards = RandomState(state.devices, state.seeds)
-    block.will(afterwards.restore)
+    if block is not None:
+        block.will(RandomState(state.devices, state.seeds).restore)
     state.restore()
     return state.restore

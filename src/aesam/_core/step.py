@@ -77,12 +77,13 @@ class Committed:
 
 @dataclass(frozen=True)
 class SecondPass:
-    """What a second pass that was decided needs."""
+    """What a second pass that was decided needs; one that does not ascend is made at ``w``."""
 
     gradient: Gradient
     versions: list[int]
     random: RandomState | None
     losses: Tensor | None
+    ascends: bool = True
 
 
 @dataclass
@@ -285,8 +286,8 @@ def decide(
     why = (decision.mean, decision.std, decision.threshold)
     record = StepRecord(done.step, use_sam, squared_norm, *why)
     pending = Pending(after, record, drawn, scale=measured.scale)
-    if use_sam:
-        pending.ahead = SecondPass(measured, versions_of(measured), random, losses)
+    if use_sam or parts.always_pass_twice:
+        pending.ahead = SecondPass(measured, versions_of(measured), random, losses, use_sam)
     return pending, decision
 
 
@@ -422,12 +423,14 @@ def versions_of(measured: Gradient) -> list[int]:
 
 def ascend(
     parts: Parts, ledger: Ledger, pending: Pending, ahead: SecondPass, normalize: bool, model: Any
-) -> tuple[Gradient, Displacement]:
+) -> tuple[Gradient, Displacement | None]:
     """Keep what the parts need of the first gradient, and say where to go."""
     pending.ahead, measured = None, ahead.gradient
     if measured.scale != 1.0:
         pending.norm_at_ascent = tensors.norm(measured.values)
     first = _keep_first(parts, measured, ledger.workspace)
+    if not ahead.ascends:
+        return first, None
     along = ledger.local.instead_of(measured, parts.needs_norm_of_each)
     direction = parts.ascent.direction(
         along, ledger.committed.memory("ascent"), pending.generators.get("ascent")

@@ -187,7 +187,7 @@ def _refuse_what_cannot_be_run_again(trainer: Any, pl_module: Any, opt: Sharpnes
             f"{type(opt).__name__} moves the weights before the first pass, which the callback "
             "does not: leave it out, with one batch for each step"
         )
-    if opt.parts.selects_rows:
+    if opt.parts.needs_losses:
         raise RuntimeError(
             f"{type(opt).__name__} selects samples and needs their losses, of which training_step "
             "returns the mean: use manual optimization with optimizer.step(losses)"

@@ -112,7 +112,7 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
                 f"the optimizer is a {type(found).__name__} already, and sharpness_aware="
                 f"{self.sharpness_aware!r} was given too: give one of them"
             )
-        if found.parts.selects_rows:
+        if found.parts.needs_losses:
             raise ValueError(
                 f"{type(found).__name__} selects samples by their losses, which a Trainer does not "
                 "tell: use another method, such as AESAM"

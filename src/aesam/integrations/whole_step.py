@@ -45,7 +45,7 @@ def take_step(
     weights: Iterable[float] | None,
 ) -> Tensor:
     """Decide on the gradient of all micro-batches, take the second one of all, clip and update."""
-    if opt.parts.selects_rows:
+    if opt.parts.needs_losses:
         raise TypeError(
             f"{type(opt).__name__} selects samples of one batch, so micro-batches are not for it: "
             "give its optimizer a function of per-sample losses, optimizer.step(losses)"

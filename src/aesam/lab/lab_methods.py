@@ -264,7 +264,7 @@ def samples_of_method(method: Method) -> Samples:
 
 def _probe(method: Method) -> aesam.SharpnessAware:
     _refuse_foreign(method, record_of(method.name))
-    base = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    base = torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9)
     try:
         return make(method, base, nn.Identity(), total_steps=1, seed=0)
     except (TypeError, ValueError) as error:

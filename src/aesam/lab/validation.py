@@ -96,7 +96,7 @@ def _check_training(run: Run) -> None:
             f"batch_size {training.batch_size} cannot be split into {training.accumulate} equal "
             "micro-batches: choose a multiple"
         )
-    if training.accumulate > 1 and lab_methods.samples_of_method(run.method).selects_rows:
+    if training.accumulate > 1 and lab_methods.samples_of_method(run.method).needs_losses:
         raise UsageError(
             f"{run.method.name} cannot accumulate: it chooses samples within one batch. Use "
             "accumulate 1, gamma 1, or another method"

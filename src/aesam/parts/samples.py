@@ -25,6 +25,33 @@ class Samples(MemoryPart):
         """Whether per-sample losses are needed at all."""
         return False
 
+    @property
+    def first_rows(self) -> slice | None:
+        """Rows that the first gradient is of; None where it is of all.
+
+        Where it is not, a second pass over all rows follows on every step, at ``w`` where the
+        policy says no; buffers are what that pass leaves.
+        """
+        return None
+
+    @property
+    def looks_first(self) -> bool:
+        """Whether both gradients are of rows that are chosen by a look at their losses at ``w``."""
+        return False
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether ``step`` must be given a function of per-sample losses, which takes rows."""
+        return self.selects_rows or self.looks_first or self.first_rows is not None
+
+    def rows_at_first(self, losses: Tensor) -> Tensor:
+        """The rows for both gradients, from the losses at ``w``, where it looks first.
+
+        Args:
+            losses: one for each row of the mini-batch.
+        """
+        raise TypeError(f"{type(self).__name__} must define rows_at_first(losses)")
+
     def count(self, batch: int) -> int:
         """How many of ``batch`` rows are chosen: all, unless said otherwise.
 
@@ -45,6 +72,69 @@ class WholeBatch(Samples):
     >>> WholeBatch().selects_rows
     False
     """
+
+
+@dataclass(frozen=True)
+class SubBatch(Samples):
+    """The ascent along the gradient of some rows, the second gradient of all: cheap looking.
+
+    ``ε = ρ g_S/‖g_S‖`` with ``g_S`` of every m-th row, ``m = 1/share``, and ``d = ∇L(B; w + ε)``:
+    a step costs ``1 + share`` gradients. The policy sees ``‖g_S‖²``; a step that it leaves out
+    takes ``d = ∇L(B; w)``, and has cost as much.
+
+    Args:
+        share: of the rows, 1 over a whole number from 2; 1/8 by default.
+
+    >>> SubBatch(0.25).first_rows
+    slice(0, None, 4)
+    """
+
+    share: float = 0.125
+
+    def __post_init__(self) -> None:
+        share = checks.share("share", self.share)
+        if round(1.0 / share) < 2 or abs(share * round(1.0 / share) - 1.0) > 1e-6:
+            raise ValueError(
+                f"share must be 1 over a whole number from 2, such as 1/8, got {self.share!r}"
+            )
+        self._keep(share=share)
+
+    @property
+    def first_rows(self) -> slice | None:
+        return slice(0, None, round(1.0 / self.share))
+
+
+@dataclass(frozen=True)
+class LargestLoss(Samples):
+    """K-SAM's: both gradients of ``max(1, round(share · b))`` rows, those with the largest loss.
+
+    They are found by a forward without gradient over all rows, which is also the one that buffers
+    (BatchNorm's statistics) are of. A step without a second gradient takes that of these rows.
+
+    Args:
+        share: of the rows, above 0 and at most 1; 0.5 by default, and 1 takes all and does not
+            look.
+
+    >>> import torch
+    >>> LargestLoss(0.5).rows_at_first(torch.tensor([0.1, 0.4, 0.2, 0.3]))
+    tensor([1, 3])
+    """
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._keep(share=checks.share("share", self.share))
+
+    @property
+    def looks_first(self) -> bool:
+        return self.share < 1.0
+
+    def count(self, batch: int) -> int:
+        """How many of ``batch`` rows are chosen."""
+        return max(1, round(self.share * batch))
+
+    def rows_at_first(self, losses: Tensor) -> Tensor:
+        return losses.topk(self.count(losses.numel())).indices.sort().values
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Passes:
         self._engine = engine
         self._training = training
         self._selects_rows = engine.opt.parts.samples.selects_rows
+        self._samples = engine.opt.parts.samples
         self._on_xla = engine.accelerator.device.type == "xla"
         self._plain_backward = engine.accelerator.distributed_type not in _OWN_BACKWARD
 
@@ -33,6 +34,9 @@ class Passes:
         engine, opt = self._engine, self._engine.opt
         parts = self._micro_batches(images.to(engine.dtype), labels)
         opt.zero_grad()
+        seen = None
+        if self._samples.looks_first:
+            parts, seen = self._look(*parts[0])
         with opt.first_pass():
             loss, correct, losses = self._first(parts)
         scaler = engine.accelerator.scaler
@@ -44,7 +48,7 @@ class Passes:
             engine.accelerator.clip_grad_norm_(engine.net.parameters(), self._training.clip)
         self._apply()
         engine.scheduler.step()
-        return loss, correct
+        return (loss, correct) if seen is None else seen
 
     def _apply(self) -> None:
         """Accelerate's step looks for packages on every call: only a scaler or XLA needs it."""
@@ -60,14 +64,25 @@ class Passes:
             return [(images, labels)]
         return list(zip(images.chunk(count), labels.chunk(count), strict=True))
 
+    @torch.no_grad()
+    def _look(self, x: Tensor, y: Tensor) -> tuple[list[MicroBatch], tuple[Tensor, Tensor]]:
+        """The rows that the method chooses by their losses; loss and correct answers of all."""
+        logits = self._engine.model(x)
+        losses = self._each(logits, y)
+        rows = self._samples.rows_at_first(losses)
+        return [(x[rows], y[rows])], (losses.mean(), (logits.argmax(1) == y).sum())
+
     def _first(self, parts: list[MicroBatch]) -> tuple[Tensor, Tensor, Tensor | None]:
         loss = correct = losses = None
         for i, (x, y) in enumerate(parts):
+            rows = self._samples.first_rows or slice(None)
             with self._synchronised(i, parts):
-                logits = self._engine.model(x)
-                part, losses = self._loss(logits, y)
+                logits = self._engine.model(x[rows])
+                part, losses = self._loss(logits, y[rows])
                 self._backward(part / len(parts) if len(parts) > 1 else part)
-            right = (logits.detach().argmax(1) == y).sum()
+            right = (logits.detach().argmax(1) == y[rows]).sum()
+            if len(logits) < len(y):
+                right = right * (len(y) / len(logits))  # as if the others were right as often
             loss = part.detach() if loss is None else loss + part.detach()
             correct = right if correct is None else correct + right
         if loss is None or correct is None:
