@@ -38,7 +38,9 @@ def metrics(
 
     ``percent_sam`` (the share of steps so far with a second gradient, 0…100) and
     ``skipped_steps``; after the first step ``squared_norm`` (``‖g‖²`` at ``w``) and, where the
-    policy has them, ``mean`` (μ) and ``threshold``. What is not known is left out.
+    policy has them, ``mean`` (μ) and ``threshold``; of second gradients ``percent_rise`` of the
+    loss at ``w + ε``, ``cosine``, ``bend`` and ``percent_time`` (see ``opt.health()``). What is not
+    known is left out.
 
     Args:
         optimizer: one of ours, or a trainer's wrapper around it (see :func:`unwrap`).
@@ -54,11 +56,12 @@ def metrics(
     ...     loss = w.square().sum() / 2
     ...     loss.backward()
     ...     return loss
-    >>> metrics(opt, opt.step(closure))
-    {'loss': 12.5, 'percent_sam': 100.0, 'squared_norm': 25.0, 'skipped_steps': 0.0}
+    >>> told = metrics(opt, opt.step(closure))
+    >>> told["loss"], told["percent_sam"], told["squared_norm"], round(told["percent_rise"], 1)
+    (12.5, 100.0, 25.0, 2.0)
     """
     found = unwrap(optimizer)
-    seen = found.last_step
+    seen, health = found.last_step, found.health()
     told = {
         "loss": None if loss is None else _one_number(loss),
         "percent_sam": 100.0 * found.sam_fraction,
@@ -66,6 +69,10 @@ def metrics(
         "mean": None if seen is None else seen.mean,
         "threshold": None if seen is None else seen.threshold,
         "skipped_steps": float(found.skipped_steps),
+        "percent_rise": None if health.rise is None else 100.0 * health.rise,
+        "cosine": health.cosine,
+        "bend": health.bend,
+        "percent_time": None if health.time_share is None else 100.0 * health.time_share,
     }
     return {prefix + name: value for name, value in told.items() if value is not None}
 

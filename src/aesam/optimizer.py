@@ -25,6 +25,7 @@ from aesam._core.around_base import AroundBase
 from aesam._core.blocks import Block, Within
 from aesam._core.bystanders import Bystanders
 from aesam._core.guards import RandomState, replay_random, seeds_in
+from aesam._core.health import Health
 from aesam._core.recording import Recording
 from aesam._core.step import Complete, Ledger, Pending, start
 from aesam._core.unnoticed import Batch, takes_no_step, unnoticed_by_caller
@@ -249,7 +250,7 @@ class SharpnessAware(AroundBase):
             pending, decision = step.decide(
                 self.parts, done, measured, mean_loss, random, before, drawn
             )
-            pending.backwards = backwards.count
+            pending.backwards, pending.loss = backwards.count, step.one_loss(loss)
             if pending.ahead is None:
                 ledger.local.forget()
                 step.adjust(self.parts, done, measured, pending)
@@ -292,7 +293,6 @@ class SharpnessAware(AroundBase):
                 first, displacement = step.ascend(
                     self.parts, ledger, pending, ahead, self.normalize, self.model
                 )
-            made.append(step.SecondGradient(pending, first, bystanders))
             choose = partial(
                 self.parts.samples.rows,
                 memory=ledger.committed.memory("samples"),
@@ -304,12 +304,19 @@ class SharpnessAware(AroundBase):
             step.displace(block, displacement)
             self._clear_gradients()
             self._backwards.clear()
-            return block, closures.Perturbed(choose, ahead.losses, rewind)
+            at = closures.Perturbed(choose, ahead.losses, rewind)
+            pending.sighting = ledger.sightings.begin(pending.loss) if ahead.ascends else None
+            made.append(step.SecondGradient(pending, first, bystanders, displacement, at))
+            return block, at
 
         def leave() -> None:
             self._finish_second_pass(made[0])
 
-        return Within(ledger.blocks, check, enter, leave)
+        @torch.no_grad()
+        def look() -> None:
+            made[0].look(ledger.sightings, comparable=not self.parts.needs_losses)
+
+        return Within(ledger.blocks, check, enter, leave, look)
 
     def _finish_second_pass(self, made: step.SecondGradient) -> None:
         if not self.parts.always_pass_twice:
@@ -412,7 +419,7 @@ class SharpnessAware(AroundBase):
         if self.needs_second_pass(grad_scale=scale, losses=losses, loss=seen, edited=edited):
             batch.refuse_changed()
             with self.perturbed() as at, torch.enable_grad(), unnoticed_by_caller(closure):
-                closure() if passes is None else passes.second(at)
+                at.loss = step.one_loss(closure() if passes is None else passes.second(at))
 
     def _finish(self, scaler: torch.amp.GradScaler | None) -> None:
         """The end of a step; with ``replay`` all of it but the first pass."""
@@ -539,12 +546,24 @@ class SharpnessAware(AroundBase):
             self._act_after_base_step(pending)
         self._ledger.commit(pending)
 
+    def health(self) -> Health:
+        """Whether second gradients do anything: what the last of them saw, and a sentence.
+
+        The rise of the loss at ``w + ε`` is seen by ``step(closure)``. A loop that owns its passes
+        may tell it: ``needs_second_pass(loss=loss)``, then ``at.loss = loss`` in
+        ``with opt.perturbed() as at:``. Nothing here waits for the device.
+        """
+        return self._ledger.sightings.health(self.sam_fraction)
+
     def _after_update(self) -> None:
         self._backwards.clear()
         if self._recording is not None:
             self._recording.drop_all()
         for hook in self._optimizer_step_post_hooks.values():
             hook(self, (self,), {})
+        wrong = self._ledger.sightings.what_is_wrong()
+        if wrong is not None and any(g.get("rho") for g in self.base.param_groups):
+            self._warn_once(wrong, about="health")
 
     @torch.no_grad()
     def _act_after_base_step(self, pending: Pending) -> None:

@@ -280,7 +280,8 @@ class AroundBase(torch.optim.Optimizer):
     def _devices(self) -> set[torch.device]:
         return {p.device for group in self.base.param_groups for p in group["params"]}
 
-    def _warn_once(self, text: str) -> None:
-        if text not in self._ledger.warned:
-            self._ledger.warned.add(text)
+    def _warn_once(self, text: str, about: str | None = None) -> None:
+        key = text if about is None else about
+        if key not in self._ledger.warned:
+            self._ledger.warned.add(key)
             warnings.warn(text, stacklevel=messages.frames_to_user())

@@ -151,7 +151,8 @@ class Blocks:
 class Within(Generic[Entered]):
     """A block of a step as a ``with`` statement: ``enter`` opens one, ``leave`` ends it well.
 
-    ``check`` refuses it before anything is changed; ``enter`` is given what it returns.
+    ``check`` refuses it before anything is changed; ``enter`` is given what it returns. ``look``
+    is the last that is done while all is as in the block.
     """
 
     def __init__(
@@ -160,8 +161,10 @@ class Within(Generic[Entered]):
         check: Callable[[], Any],
         enter: Callable[[Any], tuple[Block, Entered]],
         leave: Callable[[], None] | None = None,
+        look: Callable[[], None] | None = None,
     ) -> None:
         self._blocks, self._check, self._enter, self._leave = blocks, check, enter, leave
+        self._look = look
         self._block: Block | None = None
         self._gradients = True
 
@@ -202,6 +205,8 @@ class Within(Generic[Entered]):
             torch.set_grad_enabled(self._gradients)
 
     def _close(self, block: Block) -> None:
+        if self._look is not None:
+            self._look()
         block.put_back()
         if self._leave is not None:
             self._leave()

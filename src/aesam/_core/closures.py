@@ -30,6 +30,8 @@ class Perturbed:
         self._choose = choose
         self._before = losses
         self._rewind = rewind
+        #: The loss here, for ``opt.health()``: closures tell it, a loop that owns its passes may.
+        self.loss: Tensor | float | None = None
 
     def rows(self, losses: Callable[..., Tensor] | Tensor) -> Any:
         """The rows for the second gradient: all of them unless the method selects.
@@ -88,9 +90,9 @@ class LossesClosure:
         mean = self._backward(per_sample)
         return mean if self._mean is None else self._mean
 
-    def second(self, at: Perturbed) -> None:
+    def second(self, at: Perturbed) -> Tensor:
         rows = at.rows(self._losses) if self._samples.selects_rows else self._chosen
-        self._backward(self._of(rows))
+        return self._backward(self._of(rows))
 
     def _of(self, rows: Any) -> Tensor:
         some = {} if rows is None else {self._rows_name: rows}

@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,24 @@ class Displacement:
             with torch.no_grad():
                 tensors.add_each(direction.params, direction.vectors, factors)
             self._forget_copies()
+
+    def along(self, gradients: Mapping[int, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """The product of the move with gradients, by their parameters' ids, and its length.
+
+        Both are left on the device. Only right before :meth:`restore`: it needs no memory, since
+        the weights are what it computes in.
+        """
+        both = zip(self._params, self._saved, strict=True)
+        found = [(p, w, gradients[id(p)]) for p, w in both if id(p) in gradients]
+        found = [(p, w, g) for p, w, g in found if not g.is_sparse]
+        if not found:
+            return None
+        owners, homes, g = ([each[i] for each in found] for i in range(3))
+        with torch.no_grad():
+            moves = tensors.local(owners)
+            tensors.add(moves, homes, -1.0)
+            length = tensors.norm(moves, owners)
+            return tensors.dot(moves, g, 1.0, scratch=moves, shards_of=owners), length
 
     def restore(self) -> None:
         """Bring the weights back; harmless if done already or cut short and done again."""

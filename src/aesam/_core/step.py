@@ -6,6 +6,7 @@ The order of a step is in :mod:`aesam.optimizer`; here is what each call of it d
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -14,8 +15,10 @@ from torch import Tensor
 from aesam._core import callers, messages, tensors
 from aesam._core.blocks import Block, Blocks
 from aesam._core.bystanders import Bystanders, Watch
+from aesam._core.closures import Perturbed
 from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
+from aesam._core.health import Seen, Sighting, Sightings
 from aesam._core.local_gradients import LocalGradients
 from aesam._core.single_pass import SinglePass
 from aesam._core.tensors import Workspace
@@ -92,8 +95,9 @@ class Pending:
 
     ``after`` is what taking it commits; it is None where a gradient is not finite. ``released`` are
     the tensors of memories that it replaces, which then go back to the workspace. ``backwards`` are
-    the backward passes that made the first gradient, where they were counted. ``returned`` is what
-    the base's update returned, once it has.
+    the backward passes that made the first gradient, where they were counted. ``loss`` is that of
+    the first pass where it was told, ``sighting`` what the second one sees, ``seen`` that in plain
+    numbers. ``returned`` is what the base's update returned, once it has.
     """
 
     after: Committed | None
@@ -106,6 +110,9 @@ class Pending:
     scale: float = 1.0
     is_unscaled: bool = False
     backwards: int | None = None
+    loss: Tensor | None = None
+    sighting: Sighting | None = None
+    seen: Seen | None = None
     released: list[dict[Tensor, Tensor]] = field(default_factory=list[dict[Tensor, Tensor]])
     returned: list[object] = field(default_factory=list[object])
 
@@ -121,6 +128,25 @@ class SecondGradient:
     pending: Pending
     first: Gradient
     bystanders: Bystanders
+    displacement: Displacement | None
+    at: Perturbed
+
+    def look(self, sightings: Sightings, comparable: bool) -> None:
+        """See, still at ``w + ε``, what the pass found; ``comparable`` where it was of all rows."""
+        sighting = self.pending.sighting
+        if sighting is None:
+            return
+        sightings.end(sighting)
+        told = self.at.loss
+        if comparable and sighting.loss_at_w is not None and told is not None:
+            sighting.loss_away = torch.as_tensor(told).detach()
+        else:
+            sighting.loss_at_w = None
+        if self.displacement is not None and sightings.wants_angle:
+            grads = {id(p): p.grad for p in self.first.params if p.grad is not None}
+            found = self.displacement.along(grads)
+            if found is not None:
+                sighting.product, sighting.length = found
 
 
 class Complete:
@@ -158,6 +184,7 @@ class Ledger:
         self.random: RandomState | None = None
         self.drawn: dict[str, torch.Generator] | None = None
         self.single_pass: SinglePass | None = None
+        self.sightings = Sightings()
         self.workspace = Workspace()
         self.watch = Watch()
         self.local = LocalGradients()
@@ -219,8 +246,9 @@ class Ledger:
 
     def commit(self, pending: Pending) -> None:
         """Take the step; done twice, after an interrupt, it is taken once."""
-        if pending.after is not None:
+        if pending.after is not None and self.committed is not pending.after:
             self.committed, self.last_step = pending.after, pending.record
+            self.sightings.note(pending.seen)
         released, pending.released = pending.released, []
         self.pending = None
         for tensors_of in released:
@@ -340,6 +368,13 @@ def loss_for_policy(
     if own.numel() != 1:
         raise ValueError(f"loss must be one number, got a tensor of shape {tuple(own.shape)}")
     return mean_over_processes(own.reshape(()), model)
+
+
+def one_loss(told: object) -> Tensor | None:
+    """What a closure returned, if it is one number; left on its device."""
+    if isinstance(told, Tensor):
+        return told.detach() if told.numel() == 1 else None
+    return torch.tensor(float(told)) if isinstance(told, Real) else None
 
 
 def mean_over_processes(loss: Tensor, model: Any) -> Tensor:
@@ -471,13 +506,22 @@ def finish_second_pass(
         name: part.learn(first, params, second, seen.memory(name), ledger.workspace)
         for name, part in parts.learners.items()
     }
+    sighting = pending.sighting or Sighting()
+    looks = sighting.product is not None
+    asked = [
+        *([] if pending.norm_at_ascent is None else [pending.norm_at_ascent]),
+        *([tensors.norm(second, params)] if looks else []),
+        *sighting.numbers(),
+    ]
     pending.carried = parts.combine.combine(
         first, params, second, done.memory("combine"), pending.generators.get("combine")
     )
-    total, learned, at_ascent = _fetch(params, second, learned, pending.norm_at_ascent)
+    total, learned, numbers = _fetch(params, second, learned, asked)
     pending.norm_of_direction = total
-    if at_ascent is not None:
-        _refuse_other_scale(at_ascent, first)
+    if pending.norm_at_ascent is not None:
+        _refuse_other_scale(numbers.pop(0), first)
+    of_second = numbers.pop(0) / first.scale if looks else 0.0
+    pending.seen = sighting.fetched(numbers, first.norm, of_second)
     if not math.isfinite(total):
         pending.after = None
     elif pending.after is not None:
@@ -505,12 +549,12 @@ def _fetch(
     params: list[Tensor],
     second: list[Tensor],
     learned: Mapping[str, Memory],
-    ascent: Tensor | None,
-) -> tuple[float, dict[str, Memory], float | None]:
-    """``‖d‖``, the numbers that were learned and the norm at the ascent, in one transfer."""
+    beside: list[Tensor],
+) -> tuple[float, dict[str, Memory], list[float]]:
+    """``‖d‖``, the numbers that were learned and those ``beside`` them, in one transfer."""
     total = tensors.norm(second, params).reshape(1)
     asked = [v for m in learned.values() for v in m.values.values() if isinstance(v, Tensor)]
-    wanted = [*asked, *([] if ascent is None else [ascent])]
+    wanted = [*asked, *beside]
     norm, *found = tensors.to_host(torch.cat([total, *(n.reshape(1).to(total) for n in wanted)]))
     if not math.isfinite(norm):  # beyond float32's squares, perhaps: look again
         norm = math.hypot(*tensors.norms(second))
@@ -520,7 +564,7 @@ def _fetch(
         return {k: next(numbers) if isinstance(v, Tensor) else v for k, v in values.items()}
 
     fetched = {name: replace(m, values=known(m.values)) for name, m in learned.items()}
-    return norm, fetched, None if ascent is None else found[-1]
+    return norm, fetched, found[len(asked) :]
 
 
 def _refuse_other_scale(norm_at_ascent: float, first: Gradient) -> None:
