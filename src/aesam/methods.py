@@ -15,8 +15,8 @@ from aesam._core import construction
 from aesam.optimizer import SharpnessAware
 from aesam.parts.ascents import RandomSubset
 from aesam.parts.between import Between, Plain, Reuse
-from aesam.parts.controls import Inverted, Late, MatchedRate
-from aesam.parts.policies import Adaptive, Always, Bernoulli, Never, Periodic
+from aesam.parts.controls import Inverted, MatchedRate
+from aesam.parts.policies import Adaptive, Always, Bernoulli, Late, Never, Periodic
 from aesam.parts.samples import LargestRise
 from aesam.registry import Setting, register_method
 

@@ -194,6 +194,33 @@ class Periodic(Policy):
 
 
 @dataclass(frozen=True)
+class Late(Policy):
+    """No second gradient at first, then one on every step, from the share ``after`` of training.
+
+    Args:
+        after: share of the training without second gradients, from 0 to 1; 0.75 by default.
+        total_steps: optimizer steps of the whole training, a whole number from 1; left out (None,
+            the default), it must be filled in before the first decision.
+
+    >>> late = Late(after=0.75, total_steps=8)
+    >>> [late.decide(Observation(t, 1.0), {})[0].use_sam for t in (5, 6, 7)]
+    [False, True, True]
+    """
+
+    after: float = 0.75
+    total_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        self._keep(
+            after=checks.probability("after", self.after),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
+        )
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        return Decision(now.step >= self.after * self._known_total_steps()), state
+
+
+@dataclass(frozen=True)
 class Adaptive(Policy):
     r"""The paper's: where the loss is sharp, measured by ``‖g‖²`` against its recent past.
 
