@@ -87,11 +87,14 @@ def _settings_of(parts: Parts, normalize: bool) -> dict[str, dict[str, Any]]:
             "normalize": normalize,
         },
     }
-    return {s: {k: v for k, v in kept.items() if k != "seed"} for s, kept in by_section.items()}
+    return {
+        section: {key: value for key, value in kept.items() if key.split(".")[-1] != "seed"}
+        for section, kept in by_section.items()
+    }
 
 
 def _prefixed(name: str, part: Part) -> dict[str, Any]:
-    return {f"{name}.{key}": value for key, value in part.settings().items() if key != "seed"}
+    return {f"{name}.{key}": value for key, value in part.settings().items()}
 
 
 def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optimizer) -> Loaded:

@@ -45,7 +45,7 @@ class Parts:
     @property
     def method(self) -> str:
         """The method's name in checkpoints: the classes of its parts."""
-        return "/".join(type(part).__name__ for part in self.by_name.values())
+        return "/".join(part.class_name for part in self.by_name.values())
 
     def with_total_steps(self, total_steps: int | None) -> "Parts":
         """The same parts, told how long the training is."""

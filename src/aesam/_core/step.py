@@ -6,7 +6,7 @@ The order of a step is in :mod:`aesam.optimizer`; here is what each call of it d
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from aesam._core.local_gradients import LocalGradients
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.part import Gradient, Memory, Part
-from aesam.parts.policies import Decision, Observation, Policy
+from aesam.parts.policies import Decision, Observation, answer_of
 
 _NO_MEMORY = Memory()
 
@@ -226,12 +226,14 @@ class Ledger:
 
 
 def start(policy_state: Mapping[str, float], parts: Mapping[str, Part]) -> Committed:
-    """What holds before the first step; each part with a seed gets a generator of its own."""
-    seeds = {name: getattr(part, "seed", None) for name, part in parts.items()}
+    """What holds before the first step; each seed of a part gets a generator of its own.
+
+    They are named after the part's question, followed by the path of a seed of a member's.
+    """
     generators = {
-        name: torch.Generator().manual_seed(seed).get_state()
-        for name, seed in seeds.items()
-        if seed is not None
+        f"{name}.{path}" if path else name: torch.Generator().manual_seed(seed).get_state()
+        for name, part in parts.items()
+        for path, seed in part.seeds().items()
     }
     return Committed(policy=policy_state, generators=generators)
 
@@ -250,9 +252,9 @@ def decide(
     """Ask the policy, and say what taking the step would commit."""
     drawn = _generators_at(done)
     squared_norm = measured.squared_norm
-    now = Observation(done.step, squared_norm, drawn.get("policy"), loss)
-    answer = parts.policy.decide(now, dict(done.policy))
-    decision, policy_state = _checked(parts.policy, answer, done.policy)
+    of_members = {n.partition(".")[2]: g for n, g in drawn.items() if n.startswith("policy.")}
+    now = Observation(done.step, squared_norm, drawn.get("policy"), loss, of_members)
+    decision, policy_state = answer_of(parts.policy, now, done.policy)
     use_sam = bool(decision.use_sam)
     seen = {n: part.observe(measured, done.memory(n)) for n, part in parts.observers.items()}
     after = Committed(
@@ -277,27 +279,6 @@ def _generators_at(done: Committed) -> dict[str, torch.Generator]:
         drawn[name] = torch.Generator()
         drawn[name].set_state(state)
     return drawn
-
-
-def _checked(
-    policy: Policy, answer: Any, before: Mapping[str, float]
-) -> tuple[Decision, dict[str, float]]:
-    """What ``decide`` returned, if it is what can be acted on and saved."""
-    name = type(policy).__name__
-    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Decision)):  # pyright: ignore
-        raise TypeError(f"{name}.decide must return (Decision(...), state), got {answer!r}")
-    decision, state = cast(tuple[Decision, dict[str, float]], answer)
-    known = isinstance(state, dict) and state.keys() == before.keys()  # pyright: ignore
-    if not (known and all(map(_is_number, state.values()))):
-        raise TypeError(
-            f"{name}.decide must return a state of finite numbers under the keys of start(), "
-            f"{sorted(policy.start())}, got {state!r}"
-        )
-    return decision, state
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def loss_for_policy(

@@ -4,14 +4,25 @@ When to take the second gradient (:mod:`~aesam.parts.policies`), where
 (:mod:`~aesam.parts.ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step without one
 does (:mod:`~aesam.parts.between`) and how two gradients become one
 (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.budget` has the policy of a cost that is set,
-:mod:`~aesam.parts.controls` policies to compare with.
+:mod:`~aesam.parts.composed` policies made of others, :mod:`~aesam.parts.controls` those to compare
+with.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
 parameters too, and ``checks`` of what its constructor is given.
 """
 
-from aesam.parts import ascents, between, budget, checks, combine, controls, policies, samples
+from aesam.parts import (
+    ascents,
+    between,
+    budget,
+    checks,
+    combine,
+    composed,
+    controls,
+    policies,
+    samples,
+)
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
 from aesam.parts.combine import Combine
@@ -51,6 +62,7 @@ __all__ = [
     "budget",
     "checks",
     "combine",
+    "composed",
     "controls",
     "global_norm",
     "policies",
