@@ -1,7 +1,7 @@
 """The named methods: each picks from the five questions' answers and does nothing else.
 
 A class and its record stand together. What the keywords of all methods mean (``rho``,
-``normalize``, ``nonfinite``, ``replay``, ``max_norm``, ``local_ascent``) is said at
+``normalize``, ``nonfinite``, ``replay``, ``max_norm``, ``local_ascent``, ``compensate``) is said at
 :class:`aesam.SharpnessAware`.
 """
 
@@ -31,7 +31,7 @@ class Common(TypedDict, total=False):
     """The keywords that every method hands on to :class:`aesam.SharpnessAware`.
 
     >>> sorted(Common.__annotations__)
-    ['local_ascent', 'max_norm', 'nonfinite', 'normalize', 'replay', 'rho']
+    ['compensate', 'local_ascent', 'max_norm', 'nonfinite', 'normalize', 'replay', 'rho']
     """
 
     rho: float
@@ -40,6 +40,7 @@ class Common(TypedDict, total=False):
     replay: bool
     max_norm: float | None
     local_ascent: bool
+    compensate: float | None
 
 
 RHO = Setting(
@@ -146,6 +147,7 @@ class ERM(SharpnessAware):
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: accepted as by all methods, and of no effect; False by default.
+        compensate: accepted too, and of no effect; None by default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ERM(torch.optim.SGD([w], lr=0.1)).policy
@@ -161,6 +163,7 @@ class ERM(SharpnessAware):
         replay: bool = False,
         max_norm: float | None = None,
         local_ascent: bool = False,
+        compensate: float | None = None,
         **_others: NoReturn,
     ) -> None:
         construction.refuse_parameters(type(self), base, model, _others)
@@ -173,6 +176,7 @@ class ERM(SharpnessAware):
             replay=replay,
             max_norm=max_norm,
             local_ascent=local_ascent,
+            compensate=compensate,
         )
 
 
@@ -193,6 +197,8 @@ class SAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SAM(torch.optim.SGD([w], lr=0.1), rho=0.05).policy
@@ -232,6 +238,8 @@ class ESAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ESAM(torch.optim.SGD([w], lr=0.1), beta=0.6, gamma=0.5).parts.samples
@@ -269,6 +277,8 @@ class SSSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SSSAM(torch.optim.SGD([w], lr=0.1), p=0.5, seed=1).policy
@@ -308,6 +318,8 @@ class LookSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LookSAM(torch.optim.SGD([w], lr=0.1), k=2).policy
@@ -361,6 +373,8 @@ class AESAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AESAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).policy.lambda1
@@ -419,6 +433,8 @@ class AELookSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AELookSAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).parts.between

@@ -38,7 +38,9 @@ VALUES = {
     "an object": object(),
     "a class": dict,
 }
-KEYWORDS = ("total_steps", "seed", "nonfinite", "replay", "max_norm", "local_ascent")
+KEYWORDS = (
+    "total_steps", "seed", "nonfinite", "replay", "max_norm", "local_ascent", "compensate",
+)  # fmt: skip
 METHODS = aesam.list_methods()
 
 

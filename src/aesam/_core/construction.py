@@ -284,6 +284,15 @@ def check_local_ascent(given: object, parts: Parts, base: torch.optim.Optimizer)
     return local
 
 
+def check_compensate(given: object) -> float | None:
+    """The largest factor on the radius, or None for none."""
+    if given is None:
+        return None
+    allowed = "a finite number >= 1, the largest factor on rho, or None"
+    number = checks.real("compensate", given, allowed)
+    return checks.real("compensate", given, allowed, within=1.0 <= number < float("inf"))
+
+
 def set_default_radius(base: torch.optim.Optimizer, rho: float) -> None:
     """Give each group without a ``rho`` of its own the default, and later groups too."""
     for holder in (found := bases.holders(base)):

@@ -43,7 +43,9 @@ class StepRecord:
         squared_norm: ``‖g‖²`` at ``w``.
         mean: μ_t (Eq. 4), None where the policy has none; the same for the next two.
         std: σ_t (Eq. 5).
-        threshold: μ_t + c_t σ_t.
+        threshold: what ``‖g‖²`` was held against: μ_t + c_t σ_t, or a budget's own.
+        radius_factor: what ρ was multiplied by (``compensate``), 1 without; None on a step that
+            took no second gradient.
 
     >>> StepRecord(index=0, used_sam=True, squared_norm=4.0).threshold is None
     True
@@ -55,6 +57,7 @@ class StepRecord:
     mean: float | None = None
     std: float | None = None
     threshold: float | None = None
+    radius_factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class SecondPass:
     versions: list[int]
     random: RandomState | None
     losses: Tensor | None
+    radius_factor: float = 1.0
 
 
 @dataclass
@@ -248,6 +252,7 @@ def decide(
     loss: float | None,
     random: RandomState | None,
     losses: Tensor | None,
+    compensate: float | None,
 ) -> tuple[Pending, Decision]:
     """Ask the policy, and say what taking the step would commit."""
     drawn = _generators_at(done)
@@ -265,11 +270,22 @@ def decide(
         sam_steps=done.sam_steps + use_sam,
     )
     why = (decision.mean, decision.std, decision.threshold)
-    record = StepRecord(done.step, use_sam, squared_norm, *why)
+    factor = _radius_factor(after, compensate)
+    record = StepRecord(done.step, use_sam, squared_norm, *why, factor if use_sam else None)
     pending = Pending(after, record, drawn, scale=measured.scale)
     if use_sam:
-        pending.ahead = SecondPass(measured, versions_of(measured), random, losses)
+        pending.ahead = SecondPass(measured, versions_of(measured), random, losses, factor)
     return pending, decision
+
+
+def _radius_factor(after: Committed, compensate: float | None) -> float:
+    """One over the share of steps with a second gradient, up to the bound; 1 without one.
+
+    The step that is decided counts, so the first has the factor 1 and none divides by zero.
+    """
+    if compensate is None or not after.sam_steps:
+        return 1.0
+    return min(compensate, after.step / after.sam_steps)
 
 
 def _generators_at(done: Committed) -> dict[str, torch.Generator]:
@@ -385,6 +401,8 @@ def ascend(
     direction = parts.ascent.direction(
         along, ledger.committed.memory("ascent"), pending.generators.get("ascent")
     )
+    if ahead.radius_factor != 1.0:
+        direction = replace(direction, gain=direction.gain * ahead.radius_factor)
     return first, Displacement(direction, normalize, model, ledger.workspace)
 
 
