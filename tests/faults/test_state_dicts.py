@@ -7,20 +7,10 @@ import warnings
 
 import pytest
 import torch
-from support.problems import BASES, METHODS, Problem, mlp, same, weights
-
-import aesam
-from aesam.parts.composed import Warmup
-from aesam.parts.policies import Adaptive, Bernoulli
+from support.problems import ASSEMBLED, BASES, METHODS, Problem, mlp, same, weights
 
 STEPS = 4
-#: The methods, and policies whose state is unlike theirs.
-SAVED = METHODS | {
-    "a budget": lambda base, model: aesam.AELookSAM(base, model, budget=0.5),
-    "members": lambda base, model: aesam.SharpnessAware(
-        base, model, policy=Warmup(Bernoulli(0.7, 1) | ~Adaptive(total_steps=9), 1)
-    ),
-}
+SAVED = METHODS | ASSEMBLED
 WRONG = {
     "nothing": None,
     "a word": "x",

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import aesam
-from aesam.parts.policies import Decision, Never, Observation, Policy
+from aesam.parts.composed import Warmup
+from aesam.parts.policies import Adaptive, Bernoulli, Decision, Never, Observation, Policy
 
 TOTAL_STEPS = 120
 
@@ -24,6 +25,19 @@ METHODS: dict[str, Callable[..., aesam.SharpnessAware]] = {
         base, model, **({"total_steps": TOTAL_STEPS} | o)
     ),
     "esam": lambda base, model=None, **o: aesam.ESAM(base, model, **({"seed": 5} | o)),
+}
+
+#: Methods of no paper whose policy keeps what the paper's do not.
+ASSEMBLED: dict[str, Callable[..., aesam.SharpnessAware]] = {
+    "budget": lambda base, model=None, **o: aesam.AELookSAM(
+        base, model, **({"budget": 0.5, "compensate": 3.0} | o)
+    ),
+    "members": lambda base, model=None, **o: aesam.SharpnessAware(
+        base,
+        model,
+        policy=Warmup(Bernoulli(0.7, seed=1) | ~Adaptive(total_steps=TOTAL_STEPS), steps=1),
+        **({"compensate": 3.0} | o),
+    ),
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
