@@ -213,7 +213,9 @@ def settings() -> str:
     return "\n".join(rows)
 
 
-def _number(value: bool | float) -> str:
+def _number(value: bool | float | None) -> str:
+    if value is None:
+        return "not used"
     return str(value) if isinstance(value, bool) else f"{value:.3g}"
 
 

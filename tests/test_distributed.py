@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from support.problems import METHODS, AboveAverageLoss, Problem, mlp, weights
+from support.problems import ASSEMBLED, METHODS, AboveAverageLoss, Problem, mlp, weights
 from support.processes import on_processes
 from torch import distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -32,7 +32,7 @@ def new_optimizer(method, params, model):
     base = torch.optim.SGD(params, lr=0.1, momentum=0.9)
     if method == LOSS:
         return aesam.SharpnessAware(base, model, policy=AboveAverageLoss(), rho=0.2)
-    return METHODS[method](base, model, rho=0.2)
+    return (METHODS | ASSEMBLED)[method](base, model, rho=0.2)
 
 
 def one_process(method):
@@ -96,6 +96,8 @@ CASES = [
     ("ddp", LOSS),
     ("fsdp2", LOSS),
     (GATHERED, "looksam"),
+    ("ddp", "budget"),
+    ("fsdp2", "members"),
 ]
 
 

@@ -11,7 +11,7 @@ from aesam import parts, sharpness
 from aesam.methods import Common
 
 QUESTIONS = (parts.policies, parts.ascents, parts.samples, parts.between, parts.combine)
-ROOMS = (aesam, parts, sharpness, *QUESTIONS, parts.controls)
+ROOMS = (aesam, parts, sharpness, *QUESTIONS, parts.budget, parts.composed, parts.controls)
 
 
 def public_names():

@@ -119,6 +119,8 @@ def test_every_public_name_exists_and_is_documented():
 def test_every_part_and_method_has_an_example_that_runs():
     modules = (
         aesam.parts.policies,
+        aesam.parts.budget,
+        aesam.parts.composed,
         aesam.parts.controls,
         aesam.parts.ascents,
         aesam.parts.samples,

@@ -9,6 +9,8 @@ from torch import nn
 import aesam
 from aesam import Setting, SharpnessAware
 from aesam.methods import Common
+from aesam.parts import controls
+from aesam.parts.budget import Budget
 from aesam.registry import COMMON, forget_method
 
 NAMES = aesam.list_methods()
@@ -31,17 +33,18 @@ def test_every_method_is_made_by_its_name_with_its_defaults(name):
     assert opt.param_groups[0]["lr"] == 1e-3
     settings = {k: v for part in opt.parts.by_name.values() for k, v in part.settings().items()}
     settings |= {"rho": opt.param_groups[0]["rho"], "normalize": opt.normalize}
-    assert {k: settings[k] for k in record.defaults} == record.defaults
+    assert {k: settings.get(k) for k in record.defaults} == record.defaults
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_class_has_the_defaults_of_its_record(name):
     record = aesam.method_record(name)
     if inspect.isclass(record.make):
-        common = inspect.signature(SharpnessAware).parameters
-        own = {**common, **inspect.signature(record.make).parameters}
-        for setting in record.settings:
-            assert own[setting.name].default == setting.default, setting.name
+        net = model()
+        given = needed(record)
+        by_name = aesam.create(name, net, optimizer=torch.optim.SGD(net.parameters()), **given)
+        by_class = record.make(torch.optim.SGD(net.parameters()), net, **given)
+        assert repr(by_class) == repr(by_name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,6 +72,44 @@ def test_an_optimizer_may_be_a_class_or_made_already():
     assert isinstance(aesam.create("sam", net, optimizer=torch.optim.Adam).base, torch.optim.Adam)
     with pytest.raises(ValueError, match="sam has no setting lr and Adam is made already"):
         aesam.create("sam", net, optimizer=made, lr=0.1)
+
+
+BUDGETED = ("ae-sam", "ae-looksam", "inverted-sam", "inverted-looksam")
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_a_budget_takes_the_place_of_thresholds_and_length(name):
+    inverted = name.startswith("inverted")
+    expected = controls.InvertedBudget(0.2) if inverted else Budget(0.2)
+    for opt in (
+        aesam.create(name, model(), budget=0.2),
+        aesam.FromParams(model(), method=name, budget=0.2),
+        aesam.method_record(name).make(torch.optim.SGD(model().parameters()), budget=0.2),
+    ):
+        assert opt.policy == expected
+        assert not opt.needs_total_steps
+        opt.set_total_steps(100)  # as trainers do
+        assert opt.policy == expected
+    without = aesam.create(name, model(), budget=None, total_steps=7)
+    assert without.policy.total_steps == 7
+
+
+@pytest.mark.parametrize("name", BUDGETED)
+def test_what_goes_with_no_budget_is_refused_by_name_beside_it(name):
+    record = aesam.method_record(name)
+    for other in ("lambda1", "lambda2", "delta", "initial_variance", "total_steps"):
+        if other in {*record.defaults, "total_steps"}:
+            value = record.defaults.get(other, 9)  # also where it is the default
+            with pytest.raises(ValueError, match=f"budget=0.2 cannot be given beside {other}="):
+                aesam.create(name, model(), budget=0.2, **{other: value})
+    with pytest.raises(ValueError, match="budget must be a number between 0 and 1"):
+        aesam.create(name, model(), budget=1.2)
+
+
+@pytest.mark.parametrize("name", ["matched-sam", "matched-looksam"])
+def test_a_coin_has_no_budget_and_says_what_has(name):
+    with pytest.raises(ValueError, match="no setting budget .* ss-sam with p=budget"):
+        aesam.create(name, model(), budget=0.2)
 
 
 def test_what_create_makes_trains_as_the_class_does():
@@ -204,6 +245,8 @@ def test_a_setting_that_could_not_work_is_refused_where_it_is_made():
         Setting("mode", "fast", "how")
     with pytest.raises(ValueError, match="name must be that of a keyword that is a setting"):
         Setting("total_steps", 10, "no setting")
+    with pytest.raises(ValueError, match="share stands for others where it is given: default=None"):
+        Setting("share", 0.2, "of the steps", instead_of=("k",))
     register = aesam.register_method("my", label="My", settings=[Setting("nosuch", 1.0, "none")])
     with pytest.raises(ValueError, match="SAM does not take the setting nosuch of my"):
         register(aesam.SAM)

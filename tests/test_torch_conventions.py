@@ -459,7 +459,10 @@ def test_numpy_s_numbers_are_numbers():
     saved = opt.state_dict()
     opt.load_state_dict(saved)
     for section in ("policy", "between", "ascent"):
-        assert all(type(v) in (int, float, bool) for v in ours(saved)[section]["settings"].values())
+        assert all(
+            type(v) in (int, float, bool, type(None))
+            for v in ours(saved)[section]["settings"].values()
+        )
 
 
 def test_every_method_that_is_a_class_is_in_the_tests_table():

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 
 import lightning as L
 import pytest
@@ -70,12 +71,16 @@ def test_it_may_be_changed_until_a_step_is_decided():
         opt.set_total_steps(20)
 
 
-def test_methods_that_do_not_ask_do_not_mind():
+@pytest.mark.parametrize("make", [aesam.SAM, partial(aesam.AESAM, budget=0.2)])
+def test_methods_that_do_not_ask_do_not_mind(make):
     model = mlp()
-    opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
-    assert not opt.needs_total_steps
-    opt.set_total_steps(20)
-    Problem(model).train(opt, 2)
+    opt = make(BASES["sgd"](model.parameters()), model)
+    policy = opt.policy
+    for _ in range(2):
+        assert not opt.needs_total_steps
+        opt.set_total_steps(20)
+        assert opt.policy is policy
+        Problem(model).train(opt, 2)
 
 
 def test_a_policy_that_cannot_be_told_says_what_to_define():

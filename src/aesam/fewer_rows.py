@@ -41,6 +41,8 @@ class SubSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: the largest factor on ρ, at least 1, that makes up for second gradients that
+            were not taken; None, the default, for 1 always.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SubSAM(torch.optim.SGD([w], lr=0.1)).parts.samples
@@ -79,6 +81,8 @@ class KSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: the largest factor on ρ, at least 1, that makes up for second gradients that
+            were not taken; None, the default, for 1 always.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> KSAM(torch.optim.SGD([w], lr=0.1), share=0.25).parts.samples

@@ -38,9 +38,10 @@ def metrics(
 
     ``percent_sam`` (the share of steps so far with a second gradient, 0…100) and
     ``skipped_steps``; after the first step ``squared_norm`` (``‖g‖²`` at ``w``) and, where the
-    policy has them, ``mean`` (μ) and ``threshold``; of second gradients ``percent_rise`` of the
-    loss at ``w + ε``, ``cosine``, ``bend`` and ``percent_time`` (see ``opt.health()``). What is not
-    known is left out.
+    policy has them, ``mean`` (μ) and ``threshold``; with ``compensate`` and on a step that took a
+    second gradient ``radius_factor``; of second gradients ``percent_rise`` of the loss at
+    ``w + ε``, ``cosine``, ``bend`` and ``percent_time`` (see ``opt.health()``). What is not known
+    is left out.
 
     Args:
         optimizer: one of ours, or a trainer's wrapper around it (see :func:`unwrap`).
@@ -68,6 +69,7 @@ def metrics(
         "squared_norm": None if seen is None else seen.squared_norm,
         "mean": None if seen is None else seen.mean,
         "threshold": None if seen is None else seen.threshold,
+        "radius_factor": None if seen is None or found.compensate is None else seen.radius_factor,
         "skipped_steps": float(found.skipped_steps),
         "percent_rise": None if health.rise is None else 100.0 * health.rise,
         "cosine": health.cosine,

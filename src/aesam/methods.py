@@ -1,22 +1,25 @@
 """The named methods: each picks from the five questions' answers and does nothing else.
 
 A class and its record stand together. What the keywords of all methods mean (``rho``,
-``normalize``, ``nonfinite``, ``replay``, ``max_norm``, ``local_ascent``) is said at
+``normalize``, ``nonfinite``, ``replay``, ``max_norm``, ``local_ascent``, ``compensate``) is said at
 :class:`aesam.SharpnessAware`.
 """
 
 import math
-from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
 import torch
 from torch import nn
 
 from aesam._core import construction
 from aesam.optimizer import SharpnessAware
+from aesam.parts import checks
 from aesam.parts.ascents import RandomSubset
 from aesam.parts.between import Between, Plain, Reuse
-from aesam.parts.controls import Inverted, Late, MatchedRate
-from aesam.parts.policies import Adaptive, Always, Bernoulli, Never, Periodic
+from aesam.parts.budget import Budget
+from aesam.parts.controls import Inverted, InvertedBudget, MatchedRate
+from aesam.parts.policies import Adaptive, Always, Bernoulli, Late, Never, Periodic
 from aesam.parts.samples import LargestRise
 from aesam.registry import Setting, register_method
 
@@ -28,7 +31,7 @@ class Common(TypedDict, total=False):
     """The keywords that every method hands on to :class:`aesam.SharpnessAware`.
 
     >>> sorted(Common.__annotations__)
-    ['local_ascent', 'max_norm', 'nonfinite', 'normalize', 'replay', 'rho']
+    ['compensate', 'local_ascent', 'max_norm', 'nonfinite', 'normalize', 'replay', 'rho']
     """
 
     rho: float
@@ -37,6 +40,7 @@ class Common(TypedDict, total=False):
     replay: bool
     max_norm: float | None
     local_ascent: bool
+    compensate: float | None
 
 
 RHO = Setting(
@@ -87,8 +91,48 @@ AFTER = Setting(
     "after", 0.75, "share of training before the first second gradient", allowed="0 to 1"
 )
 
+BUDGET = Setting(
+    "budget",
+    None,
+    "share of the steps that may take a second gradient, instead of the thresholds",
+    allowed="0 to 1",
+    implied=True,
+    instead_of=("lambda1", "lambda2", "delta", "initial_variance", "total_steps"),
+)
+
 HALF = (LAMBDA1, LAMBDA2)  # a second gradient on about half of the steps
 FIFTH = (LAMBDA1.but(0.0), LAMBDA2.but(2.0))  # on about a fifth
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What an adaptive method was given of the paper's policy; None where it was not."""
+
+    total_steps: int | None = None
+    lambda1: float | None = None
+    lambda2: float | None = None
+    delta: float | None = None
+    initial_variance: float | None = None
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def policy(self, kind: type[Adaptive], usual: tuple[Setting, Setting]) -> Adaptive:
+        """The paper's policy, with these thresholds where none are given."""
+        thresholds: dict[str, Any] = {setting.name: setting.default for setting in usual}
+        return kind(**{**thresholds, **self._given})
+
+    def instead(self, kind: type[Budget], budget: float) -> Budget:
+        """A budget, which goes with none of them."""
+        share = checks.probability("budget", budget)
+        if self._given:
+            others = " and ".join(f"{name}={value!r}" for name, value in self._given.items())
+            raise ValueError(
+                f"budget={budget!r} cannot be given beside {others}: it finds its own threshold "
+                "and need not know how long the training is. Give the one or the other."
+            )
+        return kind(share)
 
 
 @register_method("erm", label="ERM", settings=())
@@ -103,6 +147,7 @@ class ERM(SharpnessAware):
             ``model``. False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: accepted as by all methods, and of no effect; False by default.
+        compensate: accepted too, and of no effect; None by default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ERM(torch.optim.SGD([w], lr=0.1)).policy
@@ -118,6 +163,7 @@ class ERM(SharpnessAware):
         replay: bool = False,
         max_norm: float | None = None,
         local_ascent: bool = False,
+        compensate: float | None = None,
         **_others: NoReturn,
     ) -> None:
         construction.refuse_parameters(type(self), base, model, _others)
@@ -130,6 +176,7 @@ class ERM(SharpnessAware):
             replay=replay,
             max_norm=max_norm,
             local_ascent=local_ascent,
+            compensate=compensate,
         )
 
 
@@ -150,6 +197,8 @@ class SAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SAM(torch.optim.SGD([w], lr=0.1), rho=0.05).policy
@@ -189,6 +238,8 @@ class ESAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> ESAM(torch.optim.SGD([w], lr=0.1), beta=0.6, gamma=0.5).parts.samples
@@ -226,6 +277,8 @@ class SSSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SSSAM(torch.optim.SGD([w], lr=0.1), p=0.5, seed=1).policy
@@ -265,6 +318,8 @@ class LookSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LookSAM(torch.optim.SGD([w], lr=0.1), k=2).policy
@@ -286,7 +341,7 @@ class LookSAM(SharpnessAware):
 @register_method(
     "ae-sam",
     label="AE-SAM",
-    settings=(RHO, *HALF, DELTA, NORMALIZE, INITIAL_VARIANCE),
+    settings=(RHO, *HALF, DELTA, BUDGET, NORMALIZE, INITIAL_VARIANCE),
     paper="Jiang et al. 2023",
 )
 class AESAM(SharpnessAware):
@@ -302,12 +357,15 @@ class AESAM(SharpnessAware):
         total_steps: optimizer steps of the whole training, ``epochs * len(loader)``. Left out
             (None, the default), it must be told by ``set_total_steps`` before the first step.
         lambda1: c_t at the end of training, in standard deviations above the mean, at most
-            ``lambda2``; -1 by default, so that most steps take the second gradient by then.
-        lambda2: c_t at its start, at least ``lambda1``; 1 by default, so that few do.
+            ``lambda2``; left out (None) -1, so that most steps take the second gradient by then.
+        lambda2: c_t at its start, at least ``lambda1``; left out 1, so that few do.
         delta: how much of the running mean μ and variance σ² is kept from step to step, above 0
-            and below 1; 0.9 by default.
-        initial_variance: σ² before the first step, above 0, ``e⁻¹⁰`` by default; lower it where
+            and below 1; left out 0.9.
+        initial_variance: σ² before the first step, above 0, left out ``e⁻¹⁰``; lower it where
             ‖g‖² is tiny.
+        budget: share of the steps that may take a second gradient, from 0 to 1, instead of all
+            five above: 0.2 spends at most 20 % extra. See :class:`aesam.parts.budget.Budget`. None,
+            the default, for the paper's thresholds.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
@@ -315,10 +373,14 @@ class AESAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AESAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).policy.lambda1
     -1.0
+    >>> AESAM(torch.optim.SGD([w], lr=0.1), budget=0.2).policy
+    Budget(share=0.2, late=0.0, total_steps=None)
     """
 
     def __init__(
@@ -327,20 +389,22 @@ class AESAM(SharpnessAware):
         model: nn.Module | None = None,
         *,
         total_steps: int | None = None,
-        lambda1: float = -1.0,
-        lambda2: float = 1.0,
-        delta: float = 0.9,
-        initial_variance: float = math.exp(-10),
+        lambda1: float | None = None,
+        lambda2: float | None = None,
+        delta: float | None = None,
+        initial_variance: float | None = None,
+        budget: float | None = None,
         **common: "Unpack[Common]",
     ) -> None:
-        policy = Adaptive(lambda1, lambda2, delta, total_steps, initial_variance)
+        given = Thresholds(total_steps, lambda1, lambda2, delta, initial_variance)
+        policy = given.policy(Adaptive, HALF) if budget is None else given.instead(Budget, budget)
         super().__init__(base, model, policy=policy, **common)
 
 
 @register_method(
     "ae-looksam",
     label="AE-LookSAM",
-    settings=(RHO, ALPHA, *FIFTH, DELTA, NORMALIZE, INITIAL_VARIANCE),
+    settings=(RHO, ALPHA, *FIFTH, DELTA, BUDGET, NORMALIZE, INITIAL_VARIANCE),
     paper="Jiang et al. 2023",
 )
 class AELookSAM(SharpnessAware):
@@ -356,10 +420,12 @@ class AELookSAM(SharpnessAware):
         alpha: weight α of the reused direction, any finite number; 0.5 by default.
         total_steps: optimizer steps of the whole training, a whole number from 1. Left out (None,
             the default), it must be told by ``set_total_steps`` before the first step.
-        lambda1: threshold factor λ1 at the end of training, at most ``lambda2``; 0 by default.
-        lambda2: threshold factor λ2 at its start; 2 by default.
-        delta: forgetting rate δ of mean and variance, above 0 and below 1; 0.9 by default.
-        initial_variance: σ² before the first step, above 0; ``e⁻¹⁰`` by default.
+        lambda1: threshold factor λ1 at the end of training, at most ``lambda2``; left out (None) 0.
+        lambda2: threshold factor λ2 at its start; left out 2.
+        delta: forgetting rate δ of mean and variance, above 0 and below 1; left out 0.9.
+        initial_variance: σ² before the first step, above 0; left out ``e⁻¹⁰``.
+        budget: share of the steps that may take a second gradient, from 0 to 1, instead of these
+            four and ``total_steps``. None, the default, for the paper's thresholds.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
         replay: True makes a bare ``step()`` work by running recorded forwards again; needs
@@ -367,6 +433,8 @@ class AELookSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> AELookSAM(torch.optim.SGD([w], lr=0.1), total_steps=1000).parts.between
@@ -379,14 +447,16 @@ class AELookSAM(SharpnessAware):
         model: nn.Module | None = None,
         *,
         total_steps: int | None = None,
-        lambda1: float = 0.0,
-        lambda2: float = 2.0,
-        delta: float = 0.9,
-        initial_variance: float = math.exp(-10),
+        lambda1: float | None = None,
+        lambda2: float | None = None,
+        delta: float | None = None,
+        initial_variance: float | None = None,
+        budget: float | None = None,
         alpha: float = 0.5,
         **common: "Unpack[Common]",
     ) -> None:
-        policy = Adaptive(lambda1, lambda2, delta, total_steps, initial_variance)
+        given = Thresholds(total_steps, lambda1, lambda2, delta, initial_variance)
+        policy = given.policy(Adaptive, FIFTH) if budget is None else given.instead(Budget, budget)
         super().__init__(base, model, policy=policy, between=Reuse(alpha), **common)
 
 
@@ -414,14 +484,19 @@ def inverted(
     model: nn.Module | None = None,
     *,
     total_steps: int | None = None,
-    lambda1: float = -1.0,
-    lambda2: float = 1.0,
-    delta: float = 0.9,
+    lambda1: float | None = None,
+    lambda2: float | None = None,
+    delta: float | None = None,
+    budget: float | None = None,
     alpha: float | None = None,
     **common: "Unpack[Common]",
 ) -> SharpnessAware:
     """The adaptive policy upside down: the second gradient where the loss is flattest, as often."""
-    policy = Inverted(lambda1, lambda2, delta, total_steps)
+    given = Thresholds(total_steps, lambda1, lambda2, delta)
+    if budget is None:
+        policy = given.policy(Inverted, HALF)
+    else:
+        policy = given.instead(InvertedBudget, budget)
     return SharpnessAware(base, model, policy=policy, between=_between(alpha), **common)
 
 
@@ -441,12 +516,23 @@ def _between(alpha: float | None) -> Between:
     return Plain() if alpha is None else Reuse(alpha)
 
 
-register_method("matched-sam", label="matched coin", settings=(RHO, *HALF, NORMALIZE))(matched)
-register_method("inverted-sam", label="inverted", settings=(RHO, *HALF, DELTA, NORMALIZE))(inverted)
+_COIN = {"budget": "a coin of a budget's rate is ss-sam with p=budget"}
+
 register_method(
-    "matched-looksam", label="matched coin, reuse", settings=(RHO, ALPHA, *FIFTH, NORMALIZE)
+    "matched-sam", label="matched coin", settings=(RHO, *HALF, NORMALIZE), instead=_COIN
+)(matched)
+register_method("inverted-sam", label="inverted", settings=(RHO, *HALF, DELTA, BUDGET, NORMALIZE))(
+    inverted
+)
+register_method(
+    "matched-looksam",
+    label="matched coin, reuse",
+    settings=(RHO, ALPHA, *FIFTH, NORMALIZE),
+    instead=_COIN,
 )(matched)
 register_method(
-    "inverted-looksam", label="inverted, reuse", settings=(RHO, ALPHA, *FIFTH, DELTA, NORMALIZE)
+    "inverted-looksam",
+    label="inverted, reuse",
+    settings=(RHO, ALPHA, *FIFTH, DELTA, BUDGET, NORMALIZE),
 )(inverted)
 register_method("late-sam", label="SAM at the end", settings=(RHO, AFTER, NORMALIZE))(late)

@@ -77,6 +77,11 @@ class SharpnessAware(AroundBase):
         local_ascent: True for an ``ε`` of each process's own gradient under DDP (m-sharpness),
             at the memory of one more gradient; all else is of the averaged one, which False (the
             default) ascends along too. Of one process both are the same.
+        compensate: multiply ρ by one over the share of steps that took a second gradient so far,
+            so that the share times ρ stays the same; at most by this factor, 1 or more. The step
+            itself counts: the first one has the factor 1, and a share that is not yet known never
+            makes more of ρ than this bound. ``last_step.radius_factor`` shows it. None, the
+            default, for not.
 
     >>> from aesam.parts.policies import Periodic
     >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
@@ -111,6 +116,7 @@ class SharpnessAware(AroundBase):
         replay: bool = False,
         max_norm: float | None = None,
         local_ascent: bool = False,
+        compensate: float | None = None,
         **_others: object,
     ) -> None:
         given = {"rho": rho, "total_steps": getattr(policy, "total_steps", None)}
@@ -135,6 +141,7 @@ class SharpnessAware(AroundBase):
         self.replay = construction.check_replay(replay, self.model, parts)
         self.max_norm = None if max_norm is None else checks.positive("max_norm", max_norm)
         self.local_ascent = construction.check_local_ascent(local_ascent, parts, base)
+        self.compensate = construction.check_compensate(compensate)
         construction.set_default_radius(base, checks.at_least_zero("rho", rho))
         construction.keep_radius_on_load(base)
         # All that changes in training is in here: wrappers of trainers share it by reference.
@@ -248,7 +255,7 @@ class SharpnessAware(AroundBase):
                 return False
             done = ledger.committed
             pending, decision = step.decide(
-                self.parts, done, measured, mean_loss, random, before, drawn
+                self.parts, done, measured, mean_loss, random, before, self.compensate, drawn
             )
             pending.backwards, pending.loss = backwards.count, step.one_loss(loss)
             if pending.ahead is None:

@@ -5,8 +5,8 @@ Everything that lists, makes, searches or explains a method reads its record, he
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -38,30 +38,36 @@ class Setting:
 
     Args:
         name: the keyword that the method takes.
-        default: its default, which also says its type.
+        default: its default, which also says its type; None for a real number that is left out
+            unless it is given.
         help: what it does, in half a line.
         symbol: the paper's letter for it.
         allowed: its range in words.
         grid: the values that a search tries, in rising order; none if it is not searched.
         implied: whether a run of the lab names it only where it differs from its default. True for
             settings that came after runs were published, so that those stay the same runs.
+        instead_of: the keywords of the method, settings or ``total_steps``, that have no meaning
+            beside it; where it is given, their defaults stand back. None by default.
 
     >>> Setting("rho", 0.05, "radius of the ascent", symbol="ρ").but(0.5).default
     0.5
     """
 
     name: str
-    default: bool | int | float
+    default: bool | int | float | None
     help: str
     symbol: str = ""
     allowed: str = ""
     grid: tuple[float, ...] = ()
     implied: bool = False
+    instead_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in _NO_SETTINGS:
             raise ValueError(f"name must be that of a keyword that is a setting, got {self.name!r}")
-        for value in (self.default, *self.grid):
+        if self.instead_of and self.default is not None:
+            raise ValueError(f"{self.name} stands for others where it is given: default=None")
+        for value in (*([] if self.default is None else [self.default]), *self.grid):
             if not isinstance(value, bool | int | float):  # pyright: ignore
                 raise TypeError(f"{self.name} must have numbers or yes/no as values, got {value!r}")
 
@@ -86,6 +92,7 @@ class MethodRecord:
         paper: where it is from; empty for a control that is of no paper.
         needs_total_steps: whether it must know the number of optimizer steps of the whole training.
         needs_seed: whether it draws random numbers of its own.
+        instead: for keywords that it lacks and that one may expect, what to write instead.
 
     >>> method_record("looksam").defaults["k"]
     5
@@ -98,6 +105,7 @@ class MethodRecord:
     paper: str = ""
     needs_total_steps: bool = False
     needs_seed: bool = False
+    instead: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def summary(self) -> str:
@@ -106,8 +114,32 @@ class MethodRecord:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Its settings' defaults by name."""
+        """Its settings' defaults by name; None where it is left out unless it is given."""
         return {setting.name: setting.default for setting in self.settings}
+
+    def defaults_beside(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The defaults that hold beside what is given.
+
+        Args:
+            given: settings of the method by name; None stands for one that is not given.
+
+        >>> sorted(method_record("ae-sam").defaults_beside({"budget": 0.2}))
+        ['budget', 'normalize', 'rho']
+        """
+        back = self.standing_back(given)
+        return {name: value for name, value in self.defaults.items() if name not in back}
+
+    def standing_back(self, given: Mapping[str, Any]) -> set[str]:
+        """The keywords that have no meaning beside what is given.
+
+        Args:
+            given: settings of the method by name; None stands for one that is not given.
+
+        >>> "total_steps" in method_record("ae-sam").standing_back({"budget": 0.2})
+        True
+        """
+        named = [s for s in self.settings if given.get(s.name) is not None]
+        return {name for setting in named for name in setting.instead_of}
 
 
 class Registry(Generic[Record]):
@@ -168,7 +200,12 @@ _METHODS = Registry[MethodRecord]("method")
 
 
 def register_method(
-    name: str, *, label: str, settings: Iterable[Setting], paper: str = ""
+    name: str,
+    *,
+    label: str,
+    settings: Iterable[Setting],
+    paper: str = "",
+    instead: Mapping[str, str] | None = None,
 ) -> Callable[[MethodClass], MethodClass]:
     """Make a class known by a name, to :func:`create` and to every command of the lab.
 
@@ -179,6 +216,8 @@ def register_method(
             ``seed`` and ``nonfinite``, are no settings. Whether it takes the first two is seen
             from its constructor, and from those above it where it hands keywords on.
         paper: where it is from.
+        instead: for keywords that it lacks and that one may expect, what to write instead, in half
+            a sentence; none by default.
 
     >>> from aesam import SAM
     >>> @register_method("tiny-sam", label="Tiny SAM", settings=[Setting("rho", 0.01, "radius")])
@@ -197,7 +236,9 @@ def register_method(
                 kind = getattr(make, "__name__", make)
                 raise ValueError(f"{kind} does not take the setting {setting.name} of {name}")
         needs = {f"needs_{word}": _takes(make, word) for word in ("total_steps", "seed")}
-        _METHODS.add(name, MethodRecord(name, label, make, own, paper, **needs))
+        _METHODS.add(
+            name, MethodRecord(name, label, make, own, paper, instead=dict(instead or {}), **needs)
+        )
         _mark(make, name)
         return make
 
@@ -319,7 +360,7 @@ def make_by_name(
         _refuse_foreign(record, _name_of(kind), settings, own, theirs)
         base = kind(params, **{k: v for k, v in settings.items() if k in theirs})
     given = {k: v for k, v in settings.items() if k in own}
-    return record.make(base, model, **{**record.defaults, **given})
+    return record.make(base, model, **{**record.defaults_beside(given), **given})
 
 
 def _keywords_of(record: MethodRecord) -> set[str]:
@@ -376,5 +417,7 @@ def _refuse_foreign(
             )
         if name not in own | theirs:
             takes = f"takes no {name}" if theirs else "is made already"
-            near = did_you_mean(name, sorted(own) + sorted(theirs - own))
+            near = record.instead.get(name) or did_you_mean(
+                name, sorted(own) + sorted(theirs - own)
+            )
             raise ValueError(f"{record.name} has no setting {name} and {optimizer} {takes}: {near}")

@@ -45,6 +45,7 @@ class MSAM(SharpnessAware):
         replay: accepted as by all methods, and of no effect; False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: accepted as by all methods, and of no effect; False by default.
+        compensate: accepted as by all methods, and of no effect; None by default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> MSAM(torch.optim.SGD([w], lr=0.1, momentum=0.9)).parts.ascent
@@ -86,6 +87,7 @@ class StaleSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: refused where True: the gradient that is kept is the averaged one. False by
             default.
+        compensate: accepted as by all methods, and of no effect; None by default.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> StaleSAM(torch.optim.SGD([w], lr=0.1), rho=0.5).policy

@@ -38,7 +38,9 @@ VALUES = {
     "an object": object(),
     "a class": dict,
 }
-KEYWORDS = ("total_steps", "seed", "nonfinite", "replay", "max_norm", "local_ascent")
+KEYWORDS = (
+    "total_steps", "seed", "nonfinite", "replay", "max_norm", "local_ascent", "compensate",
+)  # fmt: skip
 METHODS = aesam.list_methods()
 
 
@@ -51,7 +53,7 @@ def keywords_of(method):
 def make(method, dtype, **given):
     record = aesam.method_record(method)
     model = mlp().to(dtype)
-    if record.needs_total_steps:
+    if record.needs_total_steps and "total_steps" not in record.standing_back(given):
         given = {"total_steps": 20, **given}
     return model, Problem(model), record.make(BASES["sgd"](model.parameters()), model, **given)
 

@@ -33,6 +33,7 @@ from torch.utils.data import default_collate
 
 import aesam
 from aesam.integrations.lightning import SharpnessAwareCallback
+from aesam.parts.budget import Budget
 
 pytestmark = [
     pytest.mark.slow,
@@ -312,6 +313,14 @@ def test_total_steps_that_was_given_stays():
     lit = Lit("ae-sam", total_steps=77)
     fit(lit)
     assert lit.opt.policy.total_steps == 77
+
+
+def test_a_budget_is_not_told_how_long_the_training_is():
+    lit = Lit("ae-sam", total_steps=None, budget=0.5)
+    trainer = fit(lit, max_epochs=2)
+    assert lit.opt.policy == Budget(0.5)
+    assert 0.5 * trainer.global_step - 9 <= lit.opt.sam_fraction * trainer.global_step
+    assert lit.opt.sam_fraction <= 0.5
 
 
 def test_total_steps_of_a_training_without_an_end_must_be_given():

@@ -61,6 +61,7 @@ METHODS = {
     "a policy that looks at the loss": lambda model, _: aesam.SharpnessAware(
         adamw(model), model, policy=AboveAverageLoss(), rho=0.1
     ),
+    "a budget": lambda model, _: aesam.AELookSAM(adamw(model), model, rho=0.1, budget=0.5),
     "ERM": lambda model, _: aesam.ERM(adamw(model), model),
 }
 

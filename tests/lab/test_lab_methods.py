@@ -52,6 +52,17 @@ def test_an_implied_setting_is_named_where_it_differs():
     assert fill(Method("ae-sam", initial_variance=1e-12)).get("initial_variance") == 1e-12
 
 
+def test_defaults_stand_back_for_a_budget_and_given_settings_are_refused():
+    assert fill(Method("ae-looksam", budget=1)).settings == {
+        "rho": 0.05, "alpha": 0.5, "budget": 1.0, "normalize": True,
+    }  # fmt: skip
+    lab_methods.check_settings(fill(Method("ae-looksam", budget=0.2)))
+    with pytest.raises(UsageError, match="budget=0.2 cannot be given beside lambda1=0.0"):
+        lab_methods.check_settings(fill(Method("ae-looksam", budget=0.2, lambda1=0.0)))
+    with pytest.raises(UsageError, match="no setting budget: a coin .* ss-sam with p=budget; it"):
+        fill(Method("matched-sam", budget=0.2))
+
+
 def test_numbers_take_the_kind_of_their_setting():
     assert repr(fill(Method("looksam", rho=1, k=3.0))).startswith("Method('looksam', rho=1.0")
     assert repr(fill(Method("looksam", k=3.0)).get("k")) == "3"

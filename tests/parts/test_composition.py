@@ -14,9 +14,20 @@ import aesam
 from aesam._core import tensors
 from aesam.parts.ascents import AlongGradient, Ascent, RandomSubset
 from aesam.parts.between import Plain, Reuse
+from aesam.parts.budget import Budget
 from aesam.parts.combine import Combine, Mix, Replace
+from aesam.parts.composed import Warmup
 from aesam.parts.part import Direction, Gradient, Memory, radius
-from aesam.parts.policies import Adaptive, Always, Bernoulli, Decision, Never, Periodic, Policy
+from aesam.parts.policies import (
+    Adaptive,
+    Always,
+    Bernoulli,
+    Decision,
+    Never,
+    Periodic,
+    Policy,
+    Scheduled,
+)
 from aesam.parts.samples import LargestRise, WholeBatch
 
 pytestmark = pytest.mark.slow
@@ -25,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
-class Budget(Policy):
+class Capped(Policy):
     """A policy with a state of its own: at most a share of the steps so far."""
 
     share: float = 0.3
@@ -94,7 +105,17 @@ class Decoupled(Combine):
             p.add_(rest, alpha=-self.weight * rates[id(p)])
 
 
-POLICIES = [Always(), Never(), Bernoulli(0.5, 1), Periodic(2), Adaptive(total_steps=40), Budget()]
+POLICIES = [
+    Always(),
+    Never(),
+    Bernoulli(0.5, 1),
+    Periodic(2),
+    Adaptive(total_steps=40),
+    Budget(0.5),
+    Scheduled(lambda t: t / 20, 2),
+    Warmup(Bernoulli(0.7, 3) | ~Bernoulli(0.5, 4), 2),
+    Capped(),
+]
 ASCENTS = [AlongGradient(), RandomSubset(0.5, 4), AlongAverage(), AgainstMomentum()]
 SAMPLES = [WholeBatch(), LargestRise(0.5)]
 BETWEEN = [Plain(), Reuse(0.3)]

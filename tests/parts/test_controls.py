@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from aesam.parts.controls import Inverted, Late, MatchedRate
-from aesam.parts.policies import Adaptive, Observation
+from aesam.parts import controls
+from aesam.parts.controls import Inverted, MatchedRate
+from aesam.parts.policies import Adaptive, Late, Observation
 
 
 def fired(policy, xs):
@@ -53,6 +54,10 @@ def test_the_limits_of_inverted_are_sam_and_erm():
     inf = float("inf")
     assert all(fired(Inverted(-inf, -inf, total_steps=9), range(9)))
     assert not any(fired(Inverted(inf, inf, total_steps=9), range(9)))
+
+
+def test_late_is_found_where_it_was_before():
+    assert controls.Late is Late
 
 
 @pytest.mark.parametrize(("after", "first"), [(0.0, 0), (0.75, 15), (1.0, 20)])

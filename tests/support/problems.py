@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import aesam
-from aesam.parts.policies import Decision, Never, Observation, Policy
+from aesam.parts.composed import Warmup
+from aesam.parts.policies import Adaptive, Bernoulli, Decision, Never, Observation, Policy
 
 TOTAL_STEPS = 120
 
@@ -32,6 +33,19 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "stale-sam": aesam.StaleSAM,
     "sub-sam": lambda base, model=None, **o: aesam.SubSAM(base, model, **({"share": 0.5} | o)),
     "k-sam": aesam.KSAM,
+}
+
+#: Methods of no paper whose policy keeps what the paper's do not.
+ASSEMBLED: dict[str, Callable[..., aesam.SharpnessAware]] = {
+    "budget": lambda base, model=None, **o: aesam.AELookSAM(
+        base, model, **({"budget": 0.5, "compensate": 3.0} | o)
+    ),
+    "members": lambda base, model=None, **o: aesam.SharpnessAware(
+        base,
+        model,
+        policy=Warmup(Bernoulli(0.7, seed=1) | ~Adaptive(total_steps=TOTAL_STEPS), steps=1),
+        **({"compensate": 3.0} | o),
+    ),
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

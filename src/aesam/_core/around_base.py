@@ -36,6 +36,7 @@ class AroundBase(torch.optim.Optimizer):
     replay: bool
     max_norm: float | None
     local_ascent: bool
+    compensate: float | None
     _ledger: Ledger
 
     def _watch(self) -> None:
@@ -96,6 +97,8 @@ class AroundBase(torch.optim.Optimizer):
             shown["max_norm"] = self.max_norm
         if self.local_ascent:
             shown["local_ascent"] = True
+        if self.compensate is not None:
+            shown["compensate"] = self.compensate
         lines = [f"{name}: {value!r}" for name, value in shown.items()]
         body = "\n".join(f"    {line}" for line in lines + repr(self.base).splitlines())
         return f"{type(self).__name__} (\n{body}\n)"
@@ -205,7 +208,7 @@ class AroundBase(torch.optim.Optimizer):
         self._ledger.ready_for("state_dict()")
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
-        ours = (self.parts, self.normalize, self._ledger, self.base.param_groups)
+        ours = (self.parts, self._displaced, self._ledger, self.base.param_groups)
         saved = checkpoint.pack(bases.state_dict_of(self.base), *ours)
         for hook in self._optimizer_state_dict_post_hooks.values():
             saved = hook(self, saved) or saved
@@ -219,7 +222,7 @@ class AroundBase(torch.optim.Optimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
         given = self.parts.with_total_steps(None) if ledger.total_left_out else self.parts
-        loaded = checkpoint.unpack(state_dict, given, self.normalize, self.base)
+        loaded = checkpoint.unpack(state_dict, given, self._displaced, self.base)
         ledger.parts = loaded.parts
         ledger.continue_from(loaded.committed, loaded.skipped)
         ledger.watch.start(self.model)
@@ -230,12 +233,13 @@ class AroundBase(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         bases.check_copyable(self.base)
-        plain = ("normalize", "nonfinite", "replay", "max_norm", "local_ascent")
+        plain = ("normalize", "nonfinite", "replay", "max_norm", "local_ascent", "compensate")
         kept = ("base", "model", *plain, "_ledger")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"replay": False, "max_norm": None, "local_ascent": False, **state})
+        later = {"replay": False, "max_norm": None, "local_ascent": False, "compensate": None}
+        super().__setstate__({**later, **state})
         construction.keep_radius_on_load(self.base)
         self._watch()
 
@@ -245,6 +249,10 @@ class AroundBase(torch.optim.Optimizer):
         self._zero_grad_profile_name = f"Optimizer.zero_grad#{type(self).__name__}.zero_grad"
 
     # Helpers for the steps --------------------------------------------------------------
+
+    @property
+    def _displaced(self) -> checkpoint.Displaced:
+        return {"normalize": self.normalize, "compensate": self.compensate}
 
     @property
     def _ascends_locally(self) -> bool:

@@ -15,6 +15,9 @@ from aesam._core.step import Committed, Ledger, start
 from aesam.parts.part import Memory, MemoryPart, Part
 from aesam.parts.policies import Policy
 
+#: The optimizer's own keywords that say how far a second gradient is taken from ``w``, by name.
+Displaced = Mapping[str, bool | float | None]
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -27,13 +30,13 @@ class Loaded:
 def pack(
     of_base: dict[str, Any],
     parts: Parts,
-    normalize: bool,
+    displaced: Displaced,
     ledger: Ledger,
     groups: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Plain numbers, strings and tensors only, so that ``weights_only=True`` loads them."""
     done = ledger.committed
-    settings = _settings_of(parts, normalize)
+    settings = _settings_of(parts, displaced)
     memories = {n: _checked(n, part, done.memory(n)) for n, part in parts.with_memory.items()}
     sections: dict[str, Any] = {
         "method": parts.method,
@@ -73,7 +76,7 @@ def _numbers(part: MemoryPart, memory: Memory) -> dict[str, float]:
     return {name: memory.number(name) for name in part.remembers}
 
 
-def _settings_of(parts: Parts, normalize: bool) -> dict[str, dict[str, Any]]:
+def _settings_of(parts: Parts, displaced: Displaced) -> dict[str, dict[str, Any]]:
     """What the constructor was given, by section; parts without a section stand with another.
 
     A generator goes on from the checkpoint whatever the seed, so seeds are left out.
@@ -84,21 +87,26 @@ def _settings_of(parts: Parts, normalize: bool) -> dict[str, dict[str, Any]]:
         "ascent": {
             **parts.ascent.settings(),
             **_prefixed("samples", parts.samples),
-            "normalize": normalize,
+            **displaced,
         },
     }
-    return {s: {k: v for k, v in kept.items() if k != "seed"} for s, kept in by_section.items()}
+    return {
+        section: {key: value for key, value in kept.items() if key.split(".")[-1] != "seed"}
+        for section, kept in by_section.items()
+    }
 
 
 def _prefixed(name: str, part: Part) -> dict[str, Any]:
-    return {f"{name}.{key}": value for key, value in part.settings().items() if key != "seed"}
+    return {f"{name}.{key}": value for key, value in part.settings().items()}
 
 
-def unpack(saved: object, parts: Parts, normalize: bool, base: torch.optim.Optimizer) -> Loaded:
+def unpack(
+    saved: object, parts: Parts, displaced: Displaced, base: torch.optim.Optimizer
+) -> Loaded:
     """Check all of ``saved``, load the base's, and give ours; on any error nothing changed."""
     ours, of_base = layout.separate(saved, set(bases.state_dict_of(base)))
     _check_method(ours, parts)
-    loaded = _read(ours, parts, normalize, base.param_groups)
+    loaded = _read(ours, parts, displaced, base.param_groups)
     base_state.check(of_base, base, loaded.committed.step)
     bases.load_into(base, of_base)
     return loaded
@@ -123,7 +131,7 @@ def _check_method(ours: dict[str, Any], parts: Parts) -> None:
 
 
 def _read(
-    ours: dict[str, Any], parts: Parts, normalize: bool, groups: list[dict[str, Any]]
+    ours: dict[str, Any], parts: Parts, displaced: Displaced, groups: list[dict[str, Any]]
 ) -> Loaded:
     fresh = start(parts.policy.start(), parts.by_name)
     step, counts = as_count("step", ours["step"]), as_dict("counts", ours["counts"])
@@ -149,7 +157,7 @@ def _read(
     differences = [
         f"{name} was saved with {key}={sections[name]['settings'].get(key)!r}; this optimizer "
         f"goes on with {key}={value!r}"
-        for name, settings in _settings_of(parts, normalize).items()
+        for name, settings in _settings_of(parts, displaced).items()
         for key, value in settings.items()
         if sections[name]["settings"].get(key) != value and not _was_left_out(key, sections[name])
     ]

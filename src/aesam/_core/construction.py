@@ -45,7 +45,7 @@ class Parts:
     @property
     def method(self) -> str:
         """The method's name in checkpoints: the classes of its parts."""
-        return "/".join(type(part).__name__ for part in self.by_name.values())
+        return "/".join(part.class_name for part in self.by_name.values())
 
     def with_total_steps(self, total_steps: int | None) -> "Parts":
         """The same parts, told how long the training is."""
@@ -336,6 +336,15 @@ def check_local_ascent(given: object, parts: Parts, base: torch.optim.Optimizer)
     if local and not tensors.are_plain([p for g in base.param_groups for p in g["params"]]):
         raise ValueError(messages.LOCAL_ASCENT_SHARDED)
     return local
+
+
+def check_compensate(given: object) -> float | None:
+    """The largest factor on the radius, or None for none."""
+    if given is None:
+        return None
+    allowed = "a finite number >= 1, the largest factor on rho, or None"
+    number = checks.real("compensate", given, allowed)
+    return checks.real("compensate", given, allowed, within=1.0 <= number < float("inf"))
 
 
 def set_default_radius(base: torch.optim.Optimizer, rho: float) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from aesam._core.single_pass import SinglePass
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.part import Gradient, Memory, Part
-from aesam.parts.policies import Decision, Observation, Policy
+from aesam.parts.policies import Decision, Observation, answer_of
 
 _NO_MEMORY = Memory()
 
@@ -47,7 +47,9 @@ class StepRecord:
         squared_norm: ``‖g‖²`` at ``w``.
         mean: μ_t (Eq. 4), None where the policy has none; the same for the next two.
         std: σ_t (Eq. 5).
-        threshold: μ_t + c_t σ_t.
+        threshold: what ``‖g‖²`` was held against: μ_t + c_t σ_t, or a budget's own.
+        radius_factor: what ρ was multiplied by (``compensate``), 1 without; None on a step that
+            took no second gradient.
 
     >>> StepRecord(index=0, used_sam=True, squared_norm=4.0).threshold is None
     True
@@ -59,6 +61,7 @@ class StepRecord:
     mean: float | None = None
     std: float | None = None
     threshold: float | None = None
+    radius_factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class SecondPass:
     random: RandomState | None
     losses: Tensor | None
     ascends: bool = True
+    radius_factor: float = 1.0
 
 
 @dataclass
@@ -271,12 +275,14 @@ class Ledger:
 
 
 def start(policy_state: Mapping[str, float], parts: Mapping[str, Part]) -> Committed:
-    """What holds before the first step; each part with a seed gets a generator of its own."""
-    seeds = {name: getattr(part, "seed", None) for name, part in parts.items()}
+    """What holds before the first step; each seed of a part gets a generator of its own.
+
+    They are named after the part's question, followed by the path of a seed of a member's.
+    """
     generators = {
-        name: torch.Generator().manual_seed(seed).get_state()
-        for name, seed in seeds.items()
-        if seed is not None
+        f"{name}.{path}" if path else name: torch.Generator().manual_seed(seed).get_state()
+        for name, part in parts.items()
+        for path, seed in part.seeds().items()
     }
     return Committed(policy=policy_state, generators=generators)
 
@@ -291,6 +297,7 @@ def decide(
     loss: float | None,
     random: RandomState | None,
     losses: Tensor | None,
+    compensate: float | None,
     drawn: dict[str, torch.Generator] | None = None,
 ) -> tuple[Pending, Decision]:
     """Ask the policy, and say what taking the step would commit.
@@ -299,9 +306,9 @@ def decide(
     """
     drawn = _generators_at(done) if drawn is None else drawn
     squared_norm = measured.squared_norm
-    now = Observation(done.step, squared_norm, drawn.get("policy"), loss)
-    answer = parts.policy.decide(now, dict(done.policy))
-    decision, policy_state = _checked(parts.policy, answer, done.policy)
+    of_members = {n.partition(".")[2]: g for n, g in drawn.items() if n.startswith("policy.")}
+    now = Observation(done.step, squared_norm, drawn.get("policy"), loss, of_members)
+    decision, policy_state = answer_of(parts.policy, now, done.policy)
     use_sam = bool(decision.use_sam)
     seen = {n: part.observe(measured, done.memory(n)) for n, part in parts.observers.items()}
     after = Committed(
@@ -312,11 +319,22 @@ def decide(
         sam_steps=done.sam_steps + use_sam,
     )
     why = (decision.mean, decision.std, decision.threshold)
-    record = StepRecord(done.step, use_sam, squared_norm, *why)
+    factor = _radius_factor(after, compensate)
+    record = StepRecord(done.step, use_sam, squared_norm, *why, factor if use_sam else None)
     pending = Pending(after, record, drawn, scale=measured.scale)
     if use_sam or parts.always_pass_twice:
-        pending.ahead = SecondPass(measured, versions_of(measured), random, losses, use_sam)
+        pending.ahead = SecondPass(measured, versions_of(measured), random, losses, use_sam, factor)
     return pending, decision
+
+
+def _radius_factor(after: Committed, compensate: float | None) -> float:
+    """One over the share of steps with a second gradient, up to the bound; 1 without one.
+
+    The step that is decided counts, so the first has the factor 1 and none divides by zero.
+    """
+    if compensate is None or not after.sam_steps:
+        return 1.0
+    return min(compensate, after.step / after.sam_steps)
 
 
 def _generators_at(done: Committed) -> dict[str, torch.Generator]:
@@ -326,27 +344,6 @@ def _generators_at(done: Committed) -> dict[str, torch.Generator]:
         drawn[name] = torch.Generator()
         drawn[name].set_state(state)
     return drawn
-
-
-def _checked(
-    policy: Policy, answer: Any, before: Mapping[str, float]
-) -> tuple[Decision, dict[str, float]]:
-    """What ``decide`` returned, if it is what can be acted on and saved."""
-    name = type(policy).__name__
-    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Decision)):  # pyright: ignore
-        raise TypeError(f"{name}.decide must return (Decision(...), state), got {answer!r}")
-    decision, state = cast(tuple[Decision, dict[str, float]], answer)
-    known = isinstance(state, dict) and state.keys() == before.keys()  # pyright: ignore
-    if not (known and all(map(_is_number, state.values()))):
-        raise TypeError(
-            f"{name}.decide must return a state of finite numbers under the keys of start(), "
-            f"{sorted(policy.start())}, got {state!r}"
-        )
-    return decision, state
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def loss_for_policy(
@@ -470,6 +467,8 @@ def ascend(
     direction = parts.ascent.direction(
         along, ledger.committed.memory("ascent"), pending.generators.get("ascent")
     )
+    if ahead.radius_factor != 1.0:
+        direction = replace(direction, gain=direction.gain * ahead.radius_factor)
     return first, Displacement(direction, normalize, model, ledger.workspace)
 
 

@@ -203,25 +203,28 @@ def fill(method: Method, *, strict: bool = True) -> Method:
     """The method with its defaults filled in and nothing that it does not know.
 
     A setting that means nothing to it is an error, or dropped where ``strict`` is False, as when
-    one value is given for several methods.
+    one value is given for several methods. So are defaults that stand back for a given setting.
 
     >>> fill(Method("looksam", k=2)).get("k"), fill(Method("looksam", k=2)).get("alpha")
     (2, 0.5)
+    >>> fill(Method("ae-sam", budget=0.2))
+    Method('ae-sam', rho=0.05, budget=0.2, normalize=True)
     """
     record = record_of(method.name)
     if strict:
         _refuse_foreign(method, record)
+    values = {**record.defaults_beside(method.settings), **method.settings}
     filled: dict[str, float] = {}
     for setting in record.settings:
-        value = method.settings.get(setting.name, setting.default)
-        if not (setting.implied and value == setting.default):
+        value = values.get(setting.name)
+        if value is not None and not (setting.implied and value == setting.default):
             filled[setting.name] = _as_default(setting, value)
     return Method(method.name, **filled)
 
 
 def _as_default(setting: Setting, value: float) -> float:
     """The value in its setting's kind of number: 1 and 1.0 would be two runs."""
-    if isinstance(setting.default, float) and type(value) is int:
+    if isinstance(setting.default, float | None) and type(value) is int:
         return float(value)
     whole = type(setting.default) is int and isinstance(value, float) and value.is_integer()
     return int(value) if whole else value
@@ -230,9 +233,11 @@ def _as_default(setting: Setting, value: float) -> float:
 def _refuse_foreign(method: Method, record: MethodRecord) -> None:
     foreign = sorted(set(method.settings) - set(record.defaults))
     if foreign:
+        there_are = f"it has {', '.join(record.defaults) or 'none'}"
+        instead = [record.instead[name] for name in foreign if name in record.instead]
         raise UsageError(
-            f"{method.name} has no setting {' or '.join(foreign)}: it has "
-            f"{', '.join(record.defaults) or 'none'}"
+            f"{method.name} has no setting {' or '.join(foreign)}: "
+            f"{'; '.join([*instead, there_are])}"
         )
 
 
@@ -245,7 +250,7 @@ def make(
     """The optimizer of the library that a method stands for."""
     record = record_of(method.name)
     given: dict[str, Any] = method.settings
-    if record.needs_total_steps:
+    if record.needs_total_steps and "total_steps" not in record.standing_back(given):
         given["total_steps"] = total_steps
     if record.needs_seed:
         given["seed"] = seed

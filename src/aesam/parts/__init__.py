@@ -3,8 +3,9 @@
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
 (:mod:`~aesam.parts.ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step without one
 does (:mod:`~aesam.parts.between`) and how two gradients become one
-(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to compare with,
-:mod:`~aesam.parts.single_pass` ascents that need no second gradient.
+(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.budget` has the policy of a cost that is set,
+:mod:`~aesam.parts.composed` policies made of others, :mod:`~aesam.parts.controls` those to compare
+with, :mod:`~aesam.parts.single_pass` ascents that need no second gradient.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
@@ -14,8 +15,10 @@ parameters too, and ``checks`` of what its constructor is given.
 from aesam.parts import (
     ascents,
     between,
+    budget,
     checks,
     combine,
+    composed,
     controls,
     policies,
     samples,
@@ -57,8 +60,10 @@ __all__ = [
     "Workspace",
     "ascents",
     "between",
+    "budget",
     "checks",
     "combine",
+    "composed",
     "controls",
     "global_norm",
     "policies",

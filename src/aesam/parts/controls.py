@@ -8,7 +8,14 @@ import torch
 
 from aesam._core.tensors import to_host
 from aesam.parts import checks
-from aesam.parts.policies import Adaptive, Decision, Observation, Policy, State
+from aesam.parts.budget import Budget
+from aesam.parts.policies import (
+    Adaptive,
+    Decision,
+    Late,  # noqa: F401  # pyright: ignore[reportUnusedImport]  # where it was before
+    Observation,
+    State,
+)
 
 
 @dataclass(frozen=True)
@@ -80,27 +87,21 @@ class Inverted(Adaptive):
 
 
 @dataclass(frozen=True)
-class Late(Policy):
-    """No second gradient at first, then one on every step, from the share ``after`` of training.
+class InvertedBudget(Budget):
+    """A budget upside down: spent on the steps with the smallest ``‖g‖²`` for their time.
 
     Args:
-        after: share of the training without second gradients, from 0 to 1; 0.75 by default.
-        total_steps: optimizer steps of the whole training, a whole number from 1; left out (None,
-            the default), it must be filled in before the first decision.
+        share: of the steps that take a second gradient, from 0 to 1.
+        late: share of the training at whose start none is taken, from 0 to below 1; 0 by default.
+        total_steps: optimizer steps of the whole training, a whole number from 1; with ``late``
+            only. None by default.
 
-    >>> late = Late(after=0.75, total_steps=8)
-    >>> [late.decide(Observation(t, 1.0), {})[0].use_sam for t in (5, 6, 7)]
-    [False, True, True]
+    >>> InvertedBudget(1.0).decide(Observation(0, 4.0), InvertedBudget(1.0).start())[0].use_sam
+    True
     """
 
-    after: float = 0.75
-    total_steps: int | None = None
+    def _height(self, squared_norm: float) -> float:
+        return -super()._height(squared_norm)
 
-    def __post_init__(self) -> None:
-        self._keep(
-            after=checks.probability("after", self.after),
-            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
-        )
-
-    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
-        return Decision(now.step >= self.after * self._known_total_steps()), state
+    def _norm_at(self, height: float) -> float:
+        return super()._norm_at(-height)

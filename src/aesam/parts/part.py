@@ -130,6 +130,16 @@ class Part:
     the optimizer and never touches the model's random stream.
     """
 
+    @property
+    def class_name(self) -> str:
+        """What it is called in checkpoints, which are of this combination of classes only."""
+        return type(self).__name__
+
+    def seeds(self) -> dict[str, int]:
+        """The seeds of its random generators, by path: its own under ``""``, members' by theirs."""
+        seed = getattr(self, "seed", None)
+        return {} if seed is None else {"": seed}
+
     def check_base(self, base: torch.optim.Optimizer) -> None:
         """Raise a ValueError for an optimizer that this part cannot work with."""
 

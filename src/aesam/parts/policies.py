@@ -16,7 +16,9 @@ leaves no trace. Writing one takes ten lines:
 
 import math
 import sys
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, cast
 
 import torch
 
@@ -25,6 +27,10 @@ from aesam.parts import checks
 from aesam.parts.part import Draws, Part
 
 State = dict[str, float]
+
+#: What makes one policy of others, by the operator that asks for it; of
+#: :mod:`aesam.parts.composed`, which builds on this module.
+OPERATORS: dict[str, Callable[..., "Policy"]] = {}
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Observation:
         generator: to draw from, for policies with a ``seed``; None for others.
         loss: the loss at ``w``, for policies that ask for it (:attr:`Policy.looks_at_loss`): the
             mean over all processes, so that they never disagree. None where the caller has none.
+        generators: those of a policy's members, by their path (:meth:`Part.seeds`); none by
+            default.
 
     >>> Observation(step=3, squared_norm=0.25).loss is None
     True
@@ -46,6 +54,7 @@ class Observation:
     squared_norm: float
     generator: Draws = None
     loss: float | None = None
+    generators: Mapping[str, torch.Generator] = field(default_factory=dict[str, torch.Generator])
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,9 @@ class Decision:
 
 class Policy(Part):
     """Base of all policies: override :meth:`decide`, and :meth:`start` if there is a state.
+
+    ``a & b`` fires where both do, ``a | b`` where one of them does, ``~a`` where ``a`` does not
+    (:mod:`aesam.parts.composed`).
 
     >>> class Odd(Policy):
     ...     def decide(self, now, state):
@@ -109,6 +121,22 @@ class Policy(Part):
         if not is_dataclass(self):
             raise TypeError(f"{type(self).__name__} must define with_total_steps(total_steps)")
         return replace(self, total_steps=total_steps)
+
+    def __and__(self, other: "Policy") -> "Policy":
+        """Fires where both do."""
+        return OPERATORS["&"]((self, other)) if isinstance(other, Policy) else NotImplemented  # pyright: ignore
+
+    def __or__(self, other: "Policy") -> "Policy":
+        """Fires where one of them does, or both."""
+        return OPERATORS["|"]((self, other)) if isinstance(other, Policy) else NotImplemented  # pyright: ignore
+
+    def __invert__(self) -> "Policy":
+        """Fires where this one does not."""
+        return OPERATORS["~"](self)
+
+    def __bool__(self) -> bool:
+        # `a and b` would be b alone, without a word.
+        raise TypeError("a policy is neither true nor false: use & for and, | for or, ~ for not")
 
     def _known_total_steps(self) -> int:
         """``total_steps`` at a decision, which cannot be made without."""
@@ -174,6 +202,39 @@ class Bernoulli(Policy):
 
 
 @dataclass(frozen=True)
+class Scheduled(Policy):
+    """Each step takes it with a probability ``p_t`` of its own, drawn from a generator of its own.
+
+    Args:
+        schedule: a function of the step's index ``t``, from 0, that returns ``p_t``, from 0 to 1.
+            Checkpoints do not notice another one; a function of a module can be pickled, a lambda
+            not.
+        seed: of the draws, one on every step; a whole number from 0, the default.
+
+    >>> rising = Scheduled(lambda t: min(1.0, t / 100))
+    >>> now = Observation(100, 1.0, torch.Generator().manual_seed(0))
+    >>> rising.decide(now, {})[0].use_sam
+    True
+    """
+
+    schedule: Callable[[int], float]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.schedule):
+            raise TypeError(
+                "schedule must be a function of the step that returns a probability, got "
+                f"{self.schedule!r}: a constant one is Bernoulli(p)"
+            )
+        self._keep(seed=checks.seed("seed", self.seed))
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        p = checks.probability(f"schedule({now.step})", self.schedule(now.step))
+        (draw,) = to_host(torch.rand(1, generator=now.generator, dtype=torch.float64))
+        return Decision(draw < p), state
+
+
+@dataclass(frozen=True)
 class Periodic(Policy):
     """LookSAM's: every ``k``-th step, starting at t = 0.
 
@@ -191,6 +252,33 @@ class Periodic(Policy):
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         return Decision(now.step % self.k == 0), state
+
+
+@dataclass(frozen=True)
+class Late(Policy):
+    """No second gradient at first, then one on every step, from the share ``after`` of training.
+
+    Args:
+        after: share of the training without second gradients, from 0 to 1; 0.75 by default.
+        total_steps: optimizer steps of the whole training, a whole number from 1; left out (None,
+            the default), it must be filled in before the first decision.
+
+    >>> late = Late(after=0.75, total_steps=8)
+    >>> [late.decide(Observation(t, 1.0), {})[0].use_sam for t in (5, 6, 7)]
+    [False, True, True]
+    """
+
+    after: float = 0.75
+    total_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        self._keep(
+            after=checks.probability("after", self.after),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
+        )
+
+    def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
+        return Decision(now.step >= self.after * self._known_total_steps()), state
 
 
 @dataclass(frozen=True)
@@ -285,3 +373,34 @@ def _thresholds(lambda1: object, lambda2: object) -> tuple[float, float]:
             f"ERM), got lambda1={lambda1}, lambda2={lambda2}"
         )
     return low, high
+
+
+def answer_of(
+    policy: Policy, now: Observation, state: Mapping[str, float]
+) -> tuple[Decision, State]:
+    """What a policy decides, if it can be acted on and saved.
+
+    Args:
+        policy: whom to ask.
+        now: what it may look at.
+        state: its state before, which is left as it was.
+
+    >>> answer_of(Periodic(3), Observation(step=3, squared_norm=1.0), {})[0].use_sam
+    True
+    """
+    answer: Any = policy.decide(now, dict(state))
+    name = type(policy).__name__
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Decision)):  # pyright: ignore
+        raise TypeError(f"{name}.decide must return (Decision(...), state), got {answer!r}")
+    decision, after = cast(tuple[Decision, State], answer)
+    known = isinstance(after, dict) and after.keys() == state.keys()  # pyright: ignore
+    if not (known and all(map(_is_number, after.values()))):
+        raise TypeError(
+            f"{name}.decide must return a state of finite numbers under the keys of start(), "
+            f"{sorted(policy.start())}, got {after!r}"
+        )
+    return decision, after
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -47,6 +47,21 @@ def test_a_whole_number_for_a_real_setting_is_the_same_run(monkeypatch):
     assert config_hash(one) == config_hash(run_from(monkeypatch, "--rho", "1.0"))
 
 
+@pytest.mark.parametrize(
+    ("command", "of_before"),
+    [("train", "a838f4443e41"), ("compare", "a838f4443e41"), ("tune", "642d857a0f46")],
+)
+def test_a_budget_by_flag_takes_the_place_of_thresholds(command, of_before, monkeypatch):
+    flags = parsed(monkeypatch, command, "--budget", "0.2")
+    usual = flags.usual_settings("ae-sam", "digits")
+    run = flags.run("ae-sam", 0, 0.0, strict=False, **usual)
+    expected = {"rho": usual["rho"], "budget": 0.2, "normalize": True}
+    assert run.method.settings == expected
+    assert flags.run("sam", 0, 0.0, strict=False).method.settings.keys() == {"rho", "normalize"}
+    without = parsed(monkeypatch, command).run("ae-sam", 0, 0.0)
+    assert config_hash(without) == of_before
+
+
 def told_by_help(capsys, *words):
     code, told = aesam(*words, "--help", capsys=capsys)
     assert code == 0

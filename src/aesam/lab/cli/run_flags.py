@@ -49,13 +49,19 @@ class RunFlags:
     def run(
         self, method: str, seed: int, noise: float, *, strict: bool = True, **tuned: float
     ) -> Run:
-        """The run that the flags describe; ``tuned`` are settings that flags override."""
+        """The run that the flags describe; ``tuned`` are settings that flags override.
+
+        Those stand back that have no meaning beside what a flag was given for.
+        """
         if self.training.optimizer == "adamw" and is_given("--momentum"):
             raise UsageError(
                 f"adamw has no momentum to set, got --momentum {self.training.momentum:g}: leave "
                 "it out, or use --optimizer sgd"
             )
-        wanted = Method(method, **{**tuned, **self.given_settings()})
+        given = self.given_settings()
+        back = lab_methods.record_of(method).standing_back(given)
+        usual = {name: value for name, value in tuned.items() if name not in back}
+        wanted = Method(method, **{**usual, **given})
         return Run(
             data=replace(Data(**_values(self.data)), noise=noise),
             model=Model(**_values(self.model)),
@@ -202,7 +208,7 @@ def plural(setting: str) -> str:
 def _kind_of(setting: str) -> type[Any]:
     """What a setting's values are: real where methods differ in it."""
     every = [s.default for record in method_records() for s in record.settings if s.name == setting]
-    kinds: set[type[Any]] = {type(default) for default in every}
+    kinds: set[type[Any]] = {float if d is None else type(d) for d in every}
     return kinds.pop() if len(kinds) == 1 else float
 
 
@@ -226,5 +232,7 @@ def _defaults(setting: str, usual: Mapping[str, Mapping[str, float]]) -> str:
     return first[0] + "".join(more)
 
 
-def _shown(value: float) -> str:
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "not used"
     return ("yes" if value else "no") if isinstance(value, bool) else f"{value:g}"
