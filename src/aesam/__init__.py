@@ -27,13 +27,16 @@ from aesam.registry import (
     register_method,
 )
 from aesam.together import Together
+from aesam.variants import ASAM, GNP, FisherSAM
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AESAM",
+    "ASAM",
     "ERM",
     "ESAM",
+    "GNP",
     "SAM",
     "SSSAM",
     "AELookSAM",
@@ -42,6 +45,7 @@ __all__ = [
     "Combine",
     "Decision",
     "Direction",
+    "FisherSAM",
     "FromParams",
     "Gradient",
     "LookSAM",

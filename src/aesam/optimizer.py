@@ -222,13 +222,17 @@ class SharpnessAware(AroundBase):
         with torch.no_grad():
             each = self.parts.needs_norm_of_each
             seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
-            params, values, radii = with_gradient(self.base.param_groups, self._default_radius())
+            present = with_gradient(self.base.param_groups, self._default_radius())
+            params, values = present.params, present.values
             if not edited and backwards.were_edited(params, values):
                 idle = callers.idle_writes()
                 if not idle or backwards.were_edited(params, values, idle):
                     raise RuntimeError(messages.EDITED_GRADIENTS)
             drift = None if edited or is_unscaled else backwards.drift(params, values)
-            measured, (mean_loss, moved) = read(params, values, radii, scale, each, seen, drift)
+            found, (mean_loss, moved) = read(
+                params, values, present.radii, scale, each, seen, drift
+            )
+            measured = replace(found, groups=present.groups, workspace=ledger.workspace)
             if moved:
                 unscaled = scale != 1.0
                 raise RuntimeError(
@@ -298,7 +302,7 @@ class SharpnessAware(AroundBase):
     def _finish_second_pass(self, made: step.SecondGradient) -> None:
         made.bystanders.refuse_lost()
         with torch.no_grad():
-            params, second, _ = with_gradient(self.base.param_groups, self._default_radius())
+            params, second, *_ = with_gradient(self.base.param_groups, self._default_radius())
             if made.first.params and not params:
                 raise RuntimeError(messages.NO_SECOND_GRADIENT)
             step.check_micro_batches(made.pending.backwards, self._backwards.count)

@@ -65,9 +65,9 @@ class Setting:
             if not isinstance(value, bool | int | float):  # pyright: ignore
                 raise TypeError(f"{self.name} must have numbers or yes/no as values, got {value!r}")
 
-    def but(self, default: bool | int | float) -> "Setting":
-        """The same setting with another default."""
-        return replace(self, default=default)
+    def but(self, default: bool | int | float, grid: tuple[float, ...] | None = None) -> "Setting":
+        """The same setting with another default, and other values to try."""
+        return replace(self, default=default, grid=self.grid if grid is None else grid)
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ class MethodRecord:
         make: its class, or a function of ``(base, model, **settings)``.
         settings: its settings with their defaults, those to search first.
         paper: where it is from; empty for a control that is of no paper.
+        rule: for a method beyond the paper, what it does otherwise than SAM, as a formula.
+        cost: what a step costs, in words, where ``rule`` is given.
         needs_total_steps: whether it must know the number of optimizer steps of the whole training.
         needs_seed: whether it draws random numbers of its own.
 
@@ -92,6 +94,8 @@ class MethodRecord:
     make: Callable[..., SharpnessAware]
     settings: tuple[Setting, ...]
     paper: str = ""
+    rule: str = ""
+    cost: str = ""
     needs_total_steps: bool = False
     needs_seed: bool = False
 
@@ -164,7 +168,13 @@ _METHODS = Registry[MethodRecord]("method")
 
 
 def register_method(
-    name: str, *, label: str, settings: Iterable[Setting], paper: str = ""
+    name: str,
+    *,
+    label: str,
+    settings: Iterable[Setting],
+    paper: str = "",
+    rule: str = "",
+    cost: str = "",
 ) -> Callable[[MethodClass], MethodClass]:
     """Make a class known by a name, to :func:`create` and to every command of the lab.
 
@@ -175,6 +185,9 @@ def register_method(
             ``seed`` and ``nonfinite``, are no settings. Whether it takes the first two is seen
             from its constructor, and from those above it where it hands keywords on.
         paper: where it is from.
+        rule: what it does otherwise than SAM, as a formula; with it the method is in the docs'
+            table of variants.
+        cost: what a step costs, in words, for that table.
 
     >>> from aesam import SAM
     >>> @register_method("tiny-sam", label="Tiny SAM", settings=[Setting("rho", 0.01, "radius")])
@@ -193,7 +206,7 @@ def register_method(
                 kind = getattr(make, "__name__", make)
                 raise ValueError(f"{kind} does not take the setting {setting.name} of {name}")
         needs = {f"needs_{word}": _takes(make, word) for word in ("total_steps", "seed")}
-        _METHODS.add(name, MethodRecord(name, label, make, own, paper, **needs))
+        _METHODS.add(name, MethodRecord(name, label, make, own, paper, rule, cost, **needs))
         _mark(make, name)
         return make
 
@@ -232,8 +245,8 @@ def list_methods(pattern: str = "*") -> list[str]:
     Args:
         pattern: ``*`` stands for anything, ``?`` for one letter.
 
-    >>> list_methods("?sam")
-    ['esam']
+    >>> list_methods("ss-*")
+    ['ss-sam']
     """
     return _METHODS.names(pattern)
 

@@ -26,6 +26,13 @@ METHODS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "esam": lambda base, model=None, **o: aesam.ESAM(base, model, **({"seed": 5} | o)),
 }
 
+#: The same for methods beyond the paper.
+VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
+    "asam": aesam.ASAM,
+    "fisher-sam": aesam.FisherSAM,
+    "gnp": aesam.GNP,
+}
+
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-4),
     "nesterov": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.8, nesterov=True),

@@ -113,17 +113,19 @@ def refuse_parameters(
     theirs = {k: v for k, v in given.items() if k not in usual.keys() | foreign} or {"lr": 0.1}
     optimizer = kind.__name__ if a_class and inspect.isclass(kind) else "SGD"
     known = hasattr(torch.optim, optimizer)
+    adaptive = bool(given.get("adaptive"))
+    shown = "ASAM" if adaptive and method.__name__ == "SAM" else method.__name__
     name = getattr(method, "registered_as", "") or method.__name__
     raise TypeError(
         messages.PARAMETERS_GIVEN.format(
-            method=method.__name__,
-            name=name,
+            method=shown,
+            name="asam" if adaptive and name == "sam" else name,
             optimizer=f"torch.optim.{optimizer}" if known else optimizer,
             by_name=repr(optimizer.lower()).replace("'", '"') if known else optimizer,
             theirs=_as_keywords(theirs),
             own=_as_keywords(own),
         )
-        + ("\nadaptive=True (ASAM) is not among the methods." if given.get("adaptive") else "")
+        + (f"\n{messages.ADAPTIVE}" if adaptive else "")
     )
 
 
@@ -146,6 +148,7 @@ def refuse_unknown(method: type, unknown: Mapping[str, object]) -> None:
         raise TypeError(
             f"{method.__name__} has no keyword {' or '.join(unknown)}. What the optimizer takes, "
             "such as lr, is given to it before it is wrapped."
+            + (f" {messages.ADAPTIVE}" if "adaptive" in unknown else "")
         )
 
 

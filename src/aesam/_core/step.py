@@ -19,7 +19,7 @@ from aesam._core.guards import Displacement, RandomState
 from aesam._core.local_gradients import LocalGradients
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Gradient, Memory, Part
+from aesam.parts.part import Gradient, Memory, Part, places_of
 from aesam.parts.policies import Decision, Observation, Policy
 
 _NO_MEMORY = Memory()
@@ -265,6 +265,9 @@ def decide(
     why = (decision.mean, decision.std, decision.threshold)
     record = StepRecord(done.step, use_sam, squared_norm, *why)
     pending = Pending(after, record, drawn, scale=measured.scale)
+    # Those of a part that also learns are let go when it has.
+    observed = [n for n in seen if n not in parts.learners]
+    pending.released = [_let_go(done.memory(n), seen[n]) for n in observed]
     if use_sam:
         pending.ahead = SecondPass(measured, versions_of(measured), random, losses)
     return pending, decision
@@ -401,8 +404,12 @@ def ascend(
         pending.norm_at_ascent = tensors.norm(measured.values)
     first = _keep_first(parts, measured, ledger.workspace)
     along = ledger.local.instead_of(measured, parts.needs_norm_of_each)
+    if parts.ascent.needs_places and model is not None:
+        along = replace(along, places=places_of(along.params, model))
+    done = ledger.committed
+    known = (pending.after or done) if parts.ascent.looks_at_observed else done
     direction = parts.ascent.direction(
-        along, ledger.committed.memory("ascent"), pending.generators.get("ascent")
+        along, known.memory("ascent"), pending.generators.get("ascent")
     )
     return first, Displacement(direction, normalize, model, ledger.workspace)
 
@@ -452,7 +459,7 @@ def finish_second_pass(
     elif pending.after is not None:
         kept = {name: parts.learners[name].settle(memory) for name, memory in learned.items()}
         pending.after = replace(pending.after, memories={**pending.after.memories, **kept})
-        pending.released = [
+        pending.released += [
             gone
             for name, memory in kept.items()
             for gone in (

@@ -109,7 +109,13 @@ def _register_own() -> None:
         "matched-looksam": LabMethod("control", look, look, colour=LIGHT_GREY, marker="p"),
         "inverted-looksam": LabMethod("control", look, look, colour=LIGHT_GREY, marker="d"),
     }
-    for name, record in {**of_paper, **controls}.items():
+    # Those of one kind share a colour: ascents, averages, combinations, radii.
+    variants = {
+        "asam": LabMethod(tuned={"rho": 0.5}, colour=BLUE, marker="8"),
+        "fisher-sam": LabMethod(tuned=wide, colour=BLUE, marker="H"),
+        "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
+    }
+    for name, record in {**of_paper, **controls, **variants}.items():
         register_lab_method(name, record)
 
 

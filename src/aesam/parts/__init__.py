@@ -1,16 +1,26 @@
 """The parts of a step: five questions, and the answers that a method picks from.
 
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
-(:mod:`~aesam.parts.ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step without one
-does (:mod:`~aesam.parts.between`) and how two gradients become one
-(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to compare with.
+(:mod:`~aesam.parts.ascents`, :mod:`~aesam.parts.scaled_ascents`), on which rows
+(:mod:`~aesam.parts.samples`), what a step without one does (:mod:`~aesam.parts.between`) and how
+two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to
+compare with.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
 parameters too, and ``checks`` of what its constructor is given.
 """
 
-from aesam.parts import ascents, between, checks, combine, controls, policies, samples
+from aesam.parts import (
+    ascents,
+    between,
+    checks,
+    combine,
+    controls,
+    policies,
+    samples,
+    scaled_ascents,
+)
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
 from aesam.parts.combine import Combine
@@ -21,6 +31,7 @@ from aesam.parts.part import (
     Memory,
     MemoryPart,
     Part,
+    Place,
     Tensors,
     Workspace,
     global_norm,
@@ -41,6 +52,7 @@ __all__ = [
     "MemoryPart",
     "Observation",
     "Part",
+    "Place",
     "Policy",
     "Samples",
     "Tensors",
@@ -54,4 +66,5 @@ __all__ = [
     "policies",
     "radius",
     "samples",
+    "scaled_ascents",
 ]

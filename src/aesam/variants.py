@@ -1,0 +1,173 @@
+"""Methods beyond the paper, each a part or two in the place of SAM's.
+
+All take their second gradient on every step, as their papers do; the parts go with every policy:
+``SharpnessAware(base, model, policy=Adaptive(...), ascent=WithWeights())`` is an adaptive ASAM.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from aesam.methods import NORMALIZE, RHO, Common, WithoutRadius
+from aesam.optimizer import SharpnessAware
+from aesam.parts.combine import Mix
+from aesam.parts.policies import Always
+from aesam.parts.scaled_ascents import WithFisher, WithWeights
+from aesam.registry import Setting, register_method
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+TWO = "2 gradients a step"
+
+WIDE_RHO = RHO.but(0.5, grid=(0.1, 0.2, 0.5, 1.0, 2.0))
+ETA = Setting("eta", 0.01, "added to |w|", symbol="η", allowed="≥ 0")
+ADAPT_ALL = Setting(
+    "adapt_all", False, "scale biases and normalisation too, as the paper", allowed="yes or no"
+)
+FISHER_ETA = Setting(
+    "eta", 1.0, "weight of g² in the Fisher matrix", symbol="η", allowed="≥ 0", grid=(0.1, 1, 10)
+)
+MIXED = Setting(
+    "alpha",
+    0.8,
+    "weight of the second gradient",
+    symbol="α",
+    allowed="any finite number",
+    grid=(0.5, 0.7, 0.8, 0.9),
+)
+
+
+@register_method(
+    "asam",
+    label="ASAM",
+    settings=(WIDE_RHO, ETA, ADAPT_ALL, NORMALIZE),
+    paper="Kwon et al. 2021",
+    rule="ε = ρ T²g / ‖T g‖ with T = |w| + η; 1 for biases",
+    cost=TWO,
+)
+class ASAM(SharpnessAware):
+    """ASAM (Kwon et al. 2021): SAM in units of each weight, so that rescaling layers is harmless.
+
+    ``ε = ρ T² g/‖T g‖`` with ``T = |w| + η``, elementwise; see
+    :class:`aesam.parts.scaled_ascents.WithWeights`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 of the ascent, about ten times SAM's, 0.5 by default; a parameter group
+            may have its own.
+        eta: η ≥ 0, what a weight of zero may move by; 0.01 by default.
+        adapt_all: True scales biases and other one-dimensional parameters too, as the paper does;
+            False, the default, does not, as its authors' code.
+        normalize: divide by ``‖T g‖`` (True, the default), or ``ε = ρ T² g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2, 2))
+    >>> ASAM(torch.optim.SGD([w], lr=0.1)).parts.ascent
+    WithWeights(eta=0.01, adapt_all=False)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        rho: float = 0.5,
+        eta: float = 0.01,
+        adapt_all: bool = False,
+        **common: "Unpack[WithoutRadius]",
+    ) -> None:
+        ascent = WithWeights(eta, adapt_all)
+        super().__init__(base, model, policy=Always(), ascent=ascent, rho=rho, **common)
+
+
+@register_method(
+    "fisher-sam",
+    label="FisherSAM",
+    settings=(RHO, FISHER_ETA, NORMALIZE),
+    paper="Kim et al. 2022",
+    rule="ε = ρ F⁻¹g / √(gᵀF⁻¹g) with F = 1 + η g²",
+    cost=TWO,
+)
+class FisherSAM(SharpnessAware):
+    """FisherSAM (Kim et al. 2022): SAM in an ellipsoid that the squared gradient gives.
+
+    ``ε = ρ F⁻¹g/√(gᵀF⁻¹g)`` with ``F = 1 + η g²``, elementwise; see
+    :class:`aesam.parts.scaled_ascents.WithFisher`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        eta: weight η ≥ 0 of ``g²``; 1 by default, and 0 is SAM.
+        normalize: divide by ``√(gᵀF⁻¹g)`` (True, the default), or ``ε = ρ F⁻¹g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> FisherSAM(torch.optim.SGD([w], lr=0.1)).parts.ascent
+    WithFisher(eta=1.0)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        eta: float = 1.0,
+        **common: "Unpack[Common]",
+    ) -> None:
+        super().__init__(base, model, policy=Always(), ascent=WithFisher(eta), **common)
+
+
+@register_method(
+    "gnp",
+    label="GNP",
+    settings=(RHO, MIXED, NORMALIZE),
+    paper="Zhao, Zhang and Hu 2022",
+    rule="d = (1−α) g + α g_s",
+    cost=TWO,
+)
+class GNP(SharpnessAware):
+    """GNP (Zhao, Zhang and Hu 2022): the gradient's norm is penalised, by mixing both gradients.
+
+    ``d = (1−α) g + α g_s``; see :class:`aesam.parts.combine.Mix`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        alpha: weight α of the second gradient, any finite number; 0.8 by default, and 1 is SAM.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> GNP(torch.optim.SGD([w], lr=0.1)).parts.combine
+    Mix(alpha=0.8)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        alpha: float = 0.8,
+        **common: "Unpack[Common]",
+    ) -> None:
+        super().__init__(base, model, policy=Always(), combine=Mix(alpha), **common)

@@ -1,0 +1,249 @@
+"""Every variant is its rule, written out slowly, with every policy; it goes on from checkpoints."""
+
+import copy
+import functools
+
+import numpy as np
+import pytest
+import torch
+from support import twin
+from support.problems import BASES, VARIANTS, Problem, mlp, same, weights
+from support.variant_twin import (
+    AdaptiveTwin,
+    AlwaysTwin,
+    ASAMRule,
+    FisherRule,
+    GNPRule,
+    PeriodicTwin,
+    VariantTwin,
+)
+
+import aesam
+from aesam.parts.combine import Mix
+from aesam.parts.policies import Adaptive, Always, Periodic
+from aesam.parts.scaled_ascents import WithFisher, WithWeights
+
+STEPS = 14
+
+#: A rule: its parts, and its twin.
+RULES = {
+    "asam": ({"ascent": WithWeights(0.05)}, lambda: ASAMRule(0.05)),
+    "asam, all": ({"ascent": WithWeights(adapt_all=True)}, lambda: ASAMRule(adapt_all=True)),
+    "fisher-sam": ({"ascent": WithFisher(3.0)}, lambda: FisherRule(3.0)),
+    "gnp": ({"combine": Mix(0.7)}, lambda: GNPRule(0.7)),
+}
+POLICIES = {
+    "always": (Always(), AlwaysTwin),
+    "every second": (Periodic(2), lambda: PeriodicTwin(2)),
+    "adaptive": (Adaptive(total_steps=STEPS), lambda: AdaptiveTwin(STEPS)),
+}
+TWIN_BASES = {
+    "sgd": lambda lr=0.1: twin.SGD(lr=lr, momentum=0.9, weight_decay=1e-4),
+    "adamw": lambda lr=0.01: twin.Adam(lr=lr, weight_decay=0.1, decoupled=True),
+}
+RATES = {"sgd": 0.1, "adamw": 0.01}
+
+
+def flat(model):
+    """The model's weights in the twin's layout (x W, not W x)."""
+    return np.concatenate([p.detach().numpy().T.ravel() for p in model.parameters()])
+
+
+def compare(problem, opt, oracle, steps=STEPS, form="closure", scale=1.0):
+    """Step by step the same decisions and weights."""
+    for t in range(steps):
+        if form == "closure":
+            problem.step(opt, t)
+        else:
+            own_passes(problem, opt, t, scale)
+        oracle.step(problem.x[t].numpy(), problem.y[t].numpy())
+        assert opt.last_step.used_sam == oracle.decisions[-1]
+        np.testing.assert_allclose(flat(problem.model), oracle.w, rtol=0, atol=1e-12)
+
+
+def own_passes(problem, opt, t, scale):
+    """A step with gradients that carry a loss scaler's factor until they are applied."""
+    opt.zero_grad()
+    (problem.losses(t).mean() * scale).backward()
+    if opt.needs_second_pass(grad_scale=scale):
+        with opt.perturbed():
+            (problem.losses(t).mean() * scale).backward()
+    for p in problem.model.parameters():
+        p.grad /= scale
+    opt.step()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("base", TWIN_BASES)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_its_literal_twin_with_every_policy(rule, base, policy):
+    (parts, rule_twin), (when, when_twin) = RULES[rule], POLICIES[policy]
+    model = mlp()
+    opt = aesam.SharpnessAware(
+        BASES[base](model.parameters()), model, policy=when, rho=0.3, **parts
+    )
+    oracle = VariantTwin(
+        flat(model), TWIN_BASES[base](), when_twin(), rule_twin(), 0.3, RATES[base]
+    )
+    compare(Problem(model), opt, oracle)
+    assert any(oracle.decisions)
+    assert policy == "always" or not all(oracle.decisions)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_two_groups_have_radii_and_rates_of_their_own(rule):
+    parts, rule_twin = RULES[rule]
+    model = mlp()
+    first, second = list(model[0].parameters()), list(model[2].parameters())
+    groups = [{"params": first, "lr": 0.1, "rho": 0.4}, {"params": second, "lr": 0.02}]
+    base = torch.optim.SGD(groups, momentum=0.9, weight_decay=1e-4)
+    opt = aesam.SharpnessAware(base, model, policy=Always(), rho=0.2, **parts)
+    size = sum(p.numel() for p in first)
+    of_first = np.arange(len(flat(model))) < size
+    rho, lr = np.where(of_first, 0.4, 0.2), np.where(of_first, 0.1, 0.02)
+    oracle = VariantTwin(flat(model), TWIN_BASES["sgd"](lr), AlwaysTwin(), rule_twin(), rho, lr)
+    compare(Problem(model), opt, oracle)
+
+
+class Upside(Problem):
+    """The loss with the other sign, to be maximised."""
+
+    def losses(self, t, rows=None):
+        return -super().losses(t, rows)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_maximizing_goes_downhill_and_back(rule):
+    parts, rule_twin = RULES[rule]
+    model = mlp()
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, maximize=True)
+    opt = aesam.SharpnessAware(base, model, policy=Periodic(2), rho=0.3, **parts)
+    oracle = VariantTwin(
+        flat(model), twin.SGD(lr=0.1, momentum=0.9), PeriodicTwin(2), rule_twin(), 0.3, 0.1, True
+    )
+    compare(Upside(model), opt, oracle)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_factor_of_a_loss_scaler_changes_nothing(rule):
+    parts, rule_twin = RULES[rule]
+    model = mlp()
+    opt = aesam.SharpnessAware(
+        BASES["sgd"](model.parameters()), model, policy=Periodic(2), rho=0.3, **parts
+    )
+    oracle = VariantTwin(flat(model), TWIN_BASES["sgd"](), PeriodicTwin(2), rule_twin(), 0.3, 0.1)
+    compare(Problem(model), opt, oracle, form="own passes", scale=1024.0)
+
+
+@pytest.mark.parametrize("rule", ["asam", "asam, all", "fisher-sam"])
+def test_the_length_is_left_out_where_nothing_is_normalised(rule):
+    parts, _ = RULES[rule]
+    w = torch.nn.Parameter(torch.tensor([[2.0, -1.0]], dtype=torch.float64))
+    opt = aesam.SharpnessAware(
+        torch.optim.SGD([w], lr=0.1), policy=Always(), normalize=False, rho=0.5, **parts
+    )
+    w.grad = torch.tensor([[1.0, 3.0]]).double()
+    t = 1 / (1 + 3.0 * w.grad**2) if rule == "fisher-sam" else (w.detach().abs() + 0.05) ** 2
+    if rule == "asam, all":
+        t = (w.detach().abs() + 0.01) ** 2
+    expected = w.detach() + 0.5 * t * w.grad
+    assert opt.needs_second_pass()
+    with opt.perturbed():
+        torch.testing.assert_close(w.detach(), expected, rtol=0, atol=1e-14)
+        w.grad = torch.ones(1, 2).double()
+
+
+@pytest.mark.parametrize("rule", ["asam", "fisher-sam"])
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+def test_gradients_whose_squares_no_float32_holds_have_a_direction(rule, size):
+    parts, _ = RULES[rule]
+    moved = []
+    for dtype in (torch.float32, torch.float64):
+        w = torch.nn.Parameter(torch.tensor([[2.0, -1.0]], dtype=dtype))
+        opt = aesam.SharpnessAware(torch.optim.SGD([w], lr=0.1), policy=Always(), rho=0.5, **parts)
+        w.grad = torch.tensor([[1.0, 3.0]], dtype=dtype) * size
+        opt.needs_second_pass()
+        with opt.perturbed():
+            moved.append(w.detach().double().clone())
+            w.grad = torch.ones(1, 2, dtype=dtype)
+    torch.testing.assert_close(*moved, rtol=1e-6, atol=0)
+
+
+def test_large_tensors_are_the_same_in_pieces():
+    torch.manual_seed(0)
+    shapes = [(300, 400), (7,), (90, 1000), (5, 5), (3, 70_000)]
+    params = [torch.nn.Parameter(torch.randn(s, dtype=torch.float64)) for s in shapes]
+    params[2] = torch.nn.Parameter(torch.randn(1000, 90, dtype=torch.float64).t())
+    gradients = [torch.randn_like(p) for p in params]
+    opt = aesam.ASAM(torch.optim.SGD(params, lr=0.1))
+    for p, g in zip(params, gradients, strict=True):
+        p.grad = g.clone()
+    t = [p.detach().abs() + 0.01 if p.ndim > 1 else torch.ones_like(p) for p in params]
+    length = sum((a * g).square().sum() for a, g in zip(t, gradients, strict=True)).sqrt()
+    expected = [
+        p.detach() + 0.5 * a**2 * g / length for p, a, g in zip(params, t, gradients, strict=True)
+    ]
+    opt.needs_second_pass()
+    with opt.perturbed():
+        for p, e, g in zip(params, expected, gradients, strict=True):
+            torch.testing.assert_close(p.detach(), e, rtol=0, atol=1e-13)
+            p.grad = g
+
+
+def test_a_gradient_of_zero_goes_nowhere():
+    for make in (aesam.ASAM, aesam.FisherSAM):
+        w = torch.nn.Parameter(torch.tensor([[2.0, -1.0]]))
+        opt = make(torch.optim.SGD([w], lr=0.1))
+        w.grad = torch.zeros(1, 2)
+        opt.needs_second_pass()
+        with opt.perturbed():
+            assert torch.equal(w, torch.tensor([[2.0, -1.0]]))
+            w.grad = torch.ones(1, 2)
+
+
+@pytest.mark.parametrize("make", [aesam.ASAM, aesam.FisherSAM])
+def test_sparse_gradients_are_refused_in_words(make):
+    net = torch.nn.Embedding(4, 2, sparse=True)
+    opt = make(torch.optim.SGD(net.parameters(), lr=0.1))
+
+    def closure():
+        opt.zero_grad()
+        loss = net(torch.tensor([1, 2])).square().sum()
+        loss.backward()
+        return loss
+
+    before = weights(net)
+    with pytest.raises(TypeError, match="needs dense gradients .* sparse=False"):
+        opt.step(closure)
+    assert same(weights(net), before)
+
+
+# Named methods ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+def test_a_variant_that_was_stopped_goes_on_to_the_bit(method):
+    make = functools.partial(VARIANTS[method], rho=0.2)
+    model = mlp()
+    problem, opt = Problem(model), make(BASES["sgd"](model.parameters()), model)
+    problem.train(opt, 5)
+    kept = copy.deepcopy({"model": model.state_dict(), "opt": opt.state_dict()})
+    problem.train(opt, 5, start=5)
+    other = mlp(seed=3)
+    resumed = make(BASES["sgd"](other.parameters()), other)
+    other.load_state_dict(kept["model"])
+    resumed.load_state_dict(kept["opt"])
+    Problem(other).train(resumed, 5, start=5)
+    assert same(weights(model), weights(other))
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+def test_both_forms_of_a_step_are_the_same(method):
+    ends = []
+    for form in ("step", "own_passes"):
+        model = mlp()
+        problem, opt = Problem(model), VARIANTS[method](BASES["adamw"](model.parameters()), model)
+        for t in range(4):
+            getattr(problem, form)(opt, t)
+        ends.append(weights(model))
+    assert same(*ends)
