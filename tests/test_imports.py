@@ -122,6 +122,7 @@ def test_every_part_and_method_has_an_example_that_runs():
         aesam.parts.controls,
         aesam.parts.ascents,
         aesam.parts.scaled_ascents,
+        aesam.parts.averaged_ascents,
         aesam.parts.samples,
         aesam.parts.between,
         aesam.parts.combine,

@@ -13,12 +13,15 @@ from support.variant_twin import (
     AlwaysTwin,
     ASAMRule,
     FisherRule,
+    FSAMRule,
     GNPRule,
     PeriodicTwin,
     VariantTwin,
+    VaSSORule,
 )
 
 import aesam
+from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
 from aesam.parts.combine import Mix
 from aesam.parts.policies import Adaptive, Always, Periodic
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
@@ -31,6 +34,8 @@ RULES = {
     "asam, all": ({"ascent": WithWeights(adapt_all=True)}, lambda: ASAMRule(adapt_all=True)),
     "fisher-sam": ({"ascent": WithFisher(3.0)}, lambda: FisherRule(3.0)),
     "gnp": ({"combine": Mix(0.7)}, lambda: GNPRule(0.7)),
+    "f-sam": ({"ascent": AwayFromAverage(0.8, 0.6)}, lambda: FSAMRule(0.8, 0.6)),
+    "vasso": ({"ascent": AlongAverage(0.3)}, lambda: VaSSORule(0.3)),
 }
 POLICIES = {
     "always": (Always(), AlwaysTwin),
@@ -201,7 +206,7 @@ def test_a_gradient_of_zero_goes_nowhere():
             w.grad = torch.ones(1, 2)
 
 
-@pytest.mark.parametrize("make", [aesam.ASAM, aesam.FisherSAM])
+@pytest.mark.parametrize("make", [aesam.ASAM, aesam.FisherSAM, aesam.FSAM, aesam.VaSSO])
 def test_sparse_gradients_are_refused_in_words(make):
     net = torch.nn.Embedding(4, 2, sparse=True)
     opt = make(torch.optim.SGD(net.parameters(), lr=0.1))
@@ -216,6 +221,55 @@ def test_sparse_gradients_are_refused_in_words(make):
     with pytest.raises(TypeError, match="needs dense gradients .* sparse=False"):
         opt.step(closure)
     assert same(weights(net), before)
+
+
+@pytest.mark.parametrize("make", [aesam.FSAM, aesam.VaSSO])
+def test_an_average_is_of_the_steps_that_were_taken(make):
+    """A second pass that fails leaves the average of before, to the bit; memory does not grow."""
+    model = mlp()
+    problem = Problem(model)
+    opt = make(BASES["sgd"](model.parameters()), model, rho=0.2)
+    problem.train(opt, 3)
+    kept = copy.deepcopy(opt.state_dict()["state"])
+    problem.losses(3).mean().backward()
+    assert opt.needs_second_pass()
+    with pytest.raises(ZeroDivisionError), opt.perturbed():
+        _ = 1 / 0
+    now = opt.state_dict()["state"]
+    assert all(torch.equal(now[i]["aesam.ascent"], kept[i]["aesam.ascent"]) for i in range(4))
+    problem.train(opt, 3, start=3)
+    held = sum(map(len, opt._ledger.workspace._free.values()))
+    problem.train(opt, 3, start=6)
+    assert sum(map(len, opt._ledger.workspace._free.values())) == held
+
+
+def test_a_parameter_without_a_gradient_keeps_its_average():
+    a, b = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    opt = aesam.VaSSO(torch.optim.SGD([a, b], lr=0.0), theta=0.5, rho=1.0)
+    for first in ({a: 1.0, b: 4.0}, {a: 3.0}, {a: 0.0, b: 0.0}):
+        opt.zero_grad()
+        for p, value in first.items():
+            p.grad = torch.full((2,), value).double()
+        opt.needs_second_pass()
+        with opt.perturbed():
+            at = [p.detach().clone() for p in (a, b)]
+            a.grad = torch.ones(2).double()
+        opt.step()
+    length = (2 * 1.0**2 + 2 * 2.0**2) ** 0.5  # averages of 1 (of 2 and 0) and 2 (of 4 and 0)
+    torch.testing.assert_close(at[0], 1 + torch.full((2,), 1.0 / length).double())
+    torch.testing.assert_close(at[1], 1 + torch.full((2,), 2.0 / length).double())
+
+
+def test_friendly_sam_goes_nowhere_where_only_rounding_is_left():
+    w = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    opt = aesam.FSAM(torch.optim.SGD([w], lr=0.0), rho=1.0)
+    for t in range(4):
+        w.grad = torch.tensor([0.1, 0.7])
+        opt.needs_second_pass()
+        with opt.perturbed():
+            assert torch.equal(w, torch.tensor([1.0, 2.0])) == (t > 0)
+            w.grad = torch.ones(2)
+        opt.step()
 
 
 # Named methods ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from aesam.registry import (
     register_method,
 )
 from aesam.together import Together
-from aesam.variants import ASAM, GNP, FisherSAM
+from aesam.variants import ASAM, FSAM, GNP, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
 
@@ -36,6 +36,7 @@ __all__ = [
     "ASAM",
     "ERM",
     "ESAM",
+    "FSAM",
     "GNP",
     "SAM",
     "SSSAM",
@@ -59,6 +60,7 @@ __all__ = [
     "SharpnessAware",
     "StepRecord",
     "Together",
+    "VaSSO",
     "__version__",
     "create",
     "list_methods",

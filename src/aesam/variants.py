@@ -11,6 +11,7 @@ from torch import nn
 
 from aesam.methods import NORMALIZE, RHO, Common, WithoutRadius
 from aesam.optimizer import SharpnessAware
+from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
 from aesam.parts.combine import Mix
 from aesam.parts.policies import Always
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
@@ -36,6 +37,29 @@ MIXED = Setting(
     symbol="α",
     allowed="any finite number",
     grid=(0.5, 0.7, 0.8, 0.9),
+)
+SIGMA = Setting(
+    "sigma",
+    1.0,
+    "share of the averaged gradient that is taken away",
+    symbol="σ",
+    allowed="any finite number",
+)
+DECAY = Setting(
+    "decay",
+    0.9,
+    "what is kept of the averaged gradient",
+    symbol="λ",
+    allowed="between 0 and 1",
+    grid=(0.6, 0.8, 0.9, 0.95),
+)
+THETA = Setting(
+    "theta",
+    0.9,
+    "weight of the present gradient in the average",
+    symbol="θ",
+    allowed="> 0, ≤ 1",
+    grid=(0.2, 0.4, 0.9),
 )
 
 
@@ -171,3 +195,92 @@ class GNP(SharpnessAware):
         **common: "Unpack[Common]",
     ) -> None:
         super().__init__(base, model, policy=Always(), combine=Mix(alpha), **common)
+
+
+@register_method(
+    "f-sam",
+    label="F-SAM",
+    settings=(RHO, DECAY, SIGMA, NORMALIZE),
+    paper="Li et al. 2024",
+    rule="ε along g − σ m; m ← λ m + (1−λ) g on every step",
+    cost=TWO,
+)
+class FSAM(SharpnessAware):
+    """Friendly SAM (Li et al. 2024): an ascent along what only this batch says, ``g − σ m``.
+
+    ``m ← λ m + (1−λ) g`` on every step; see
+    :class:`aesam.parts.averaged_ascents.AwayFromAverage`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        sigma: share σ of the averaged gradient that is taken away, any finite number; 1 by default,
+            and 0 is SAM.
+        decay: what λ is kept of the average from step to step, above 0 and below 1; 0.9 by default.
+        normalize: ``ε = ρ (g − σ m)/‖g − σ m‖`` (True, the default), or not divided.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: refused if True, since a checkpoint has one average; False by default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> FSAM(torch.optim.SGD([w], lr=0.1)).parts.ascent
+    AwayFromAverage(sigma=1.0, decay=0.9)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        sigma: float = 1.0,
+        decay: float = 0.9,
+        **common: "Unpack[Common]",
+    ) -> None:
+        ascent = AwayFromAverage(sigma, decay)
+        super().__init__(base, model, policy=Always(), ascent=ascent, **common)
+
+
+@register_method(
+    "vasso",
+    label="VaSSO",
+    settings=(RHO, THETA, NORMALIZE),
+    paper="Li and Giannakis 2023",
+    rule="ε along m; m ← (1−θ) m + θ g on every step",
+    cost=TWO,
+)
+class VaSSO(SharpnessAware):
+    """VaSSO (Li and Giannakis 2023): an ascent along a running average of the gradients.
+
+    ``m ← (1−θ) m + θ g`` on every step, and ``ε = ρ m/‖m‖``; see
+    :class:`aesam.parts.averaged_ascents.AlongAverage`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        theta: weight θ of the present gradient, above 0 and at most 1, which is SAM; 0.9 by
+            default.
+        normalize: ``ε = ρ m/‖m‖`` (True, the default), or ``ε = ρ m``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: refused if True, since a checkpoint has one average; False by default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> VaSSO(torch.optim.SGD([w], lr=0.1)).parts.ascent
+    AlongAverage(theta=0.9)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        theta: float = 0.9,
+        **common: "Unpack[Common]",
+    ) -> None:
+        super().__init__(base, model, policy=Always(), ascent=AlongAverage(theta), **common)

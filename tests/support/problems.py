@@ -31,6 +31,8 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "asam": aesam.ASAM,
     "fisher-sam": aesam.FisherSAM,
     "gnp": aesam.GNP,
+    "f-sam": aesam.FSAM,
+    "vasso": aesam.VaSSO,
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

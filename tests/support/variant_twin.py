@@ -101,6 +101,35 @@ class GNPRule(Rule):
         return (1 - self.alpha) * g + self.alpha * g_s
 
 
+@dataclass
+class FSAMRule(Rule):
+    sigma: float = 1.0
+    decay: float = 0.9
+    m: Vector | None = None
+
+    def see(self, g):
+        self.m = g if self.m is None else self.decay * self.m + (1 - self.decay) * g
+
+    def epsilon(self, w, g, rho, lr):
+        along = g if self.m is None else g - self.sigma * self.m
+        return rho * along / np.linalg.norm(along)
+
+
+@dataclass
+class VaSSORule(Rule):
+    theta: float = 0.9
+    m: Vector | None = None
+
+    def mixed(self, g):
+        return g if self.m is None else (1 - self.theta) * self.m + self.theta * g
+
+    def see(self, g):
+        self.m = self.mixed(g)
+
+    def epsilon(self, w, g, rho, lr):
+        return rho * self.mixed(g) / np.linalg.norm(self.mixed(g))
+
+
 # The step -------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,24 @@ def _columns(rows: list[tuple[Tensor, ...]]) -> Lists:
     return tuple(map(list, zip(*rows, strict=True)))
 
 
+def blend(
+    targets: Sequence[Tensor],
+    olds: Sequence[Tensor],
+    news: Sequence[Tensor],
+    keep: float,
+    share: float,
+) -> None:
+    """``targets ← keep · olds + share · news``."""
+    for target, old, new in pieces(targets, olds, news):
+        if keep == 0.0:
+            torch._foreach_copy_(target, new)
+            torch._foreach_mul_(target, share)
+        else:
+            torch._foreach_copy_(target, old)
+            torch._foreach_mul_(target, keep)
+            torch._foreach_add_(target, new, alpha=share)
+
+
 def scale_by_weights(values: Sequence[Tensor], params: Sequence[Tensor], offset: float) -> Tensor:
     """``values ← T² values`` with ``T = |params| + offset``; gives ``‖T values‖``."""
 

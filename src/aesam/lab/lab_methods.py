@@ -113,6 +113,8 @@ def _register_own() -> None:
     variants = {
         "asam": LabMethod(tuned={"rho": 0.5}, colour=BLUE, marker="8"),
         "fisher-sam": LabMethod(tuned=wide, colour=BLUE, marker="H"),
+        "f-sam": LabMethod(tuned=wide, colour=SKY, marker="8"),
+        "vasso": LabMethod(tuned=wide, colour=SKY, marker="H"),
         "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():

@@ -1,9 +1,10 @@
 """The parts of a step: five questions, and the answers that a method picks from.
 
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
-(:mod:`~aesam.parts.ascents`, :mod:`~aesam.parts.scaled_ascents`), on which rows
-(:mod:`~aesam.parts.samples`), what a step without one does (:mod:`~aesam.parts.between`) and how
-two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to
+(:mod:`~aesam.parts.ascents`, :mod:`~aesam.parts.scaled_ascents`,
+:mod:`~aesam.parts.averaged_ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step
+without one does (:mod:`~aesam.parts.between`) and how two gradients become one
+(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to
 compare with.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
@@ -13,6 +14,7 @@ parameters too, and ``checks`` of what its constructor is given.
 
 from aesam.parts import (
     ascents,
+    averaged_ascents,
     between,
     checks,
     combine,
@@ -58,6 +60,7 @@ __all__ = [
     "Tensors",
     "Workspace",
     "ascents",
+    "averaged_ascents",
     "between",
     "checks",
     "combine",
