@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from support.variant_twin import (
     FisherRule,
     FSAMRule,
     GNPRule,
+    GSAMRule,
     PeriodicTwin,
     VariantTwin,
     VaSSORule,
@@ -22,8 +24,9 @@ from support.variant_twin import (
 
 import aesam
 from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
-from aesam.parts.combine import Mix
+from aesam.parts.combine import Mix, SurrogateGap
 from aesam.parts.policies import Adaptive, Always, Periodic
+from aesam.parts.radii import FollowingRate
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
 
 STEPS = 14
@@ -34,6 +37,10 @@ RULES = {
     "asam, all": ({"ascent": WithWeights(adapt_all=True)}, lambda: ASAMRule(adapt_all=True)),
     "fisher-sam": ({"ascent": WithFisher(3.0)}, lambda: FisherRule(3.0)),
     "gnp": ({"combine": Mix(0.7)}, lambda: GNPRule(0.7)),
+    "gsam": (
+        {"ascent": FollowingRate(0.05, 0.005, 0.12), "combine": SurrogateGap(0.4)},
+        lambda: GSAMRule(0.4, 0.05, 0.005, 0.12),
+    ),
     "f-sam": ({"ascent": AwayFromAverage(0.8, 0.6)}, lambda: FSAMRule(0.8, 0.6)),
     "vasso": ({"ascent": AlongAverage(0.3)}, lambda: VaSSORule(0.3)),
 }
@@ -270,6 +277,93 @@ def test_friendly_sam_goes_nowhere_where_only_rounding_is_left():
             assert torch.equal(w, torch.tensor([1.0, 2.0])) == (t > 0)
             w.grad = torch.ones(2)
         opt.step()
+
+
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["a number", "a tensor"])
+def test_the_radius_of_gsam_follows_the_learning_rate(as_tensor):
+    model = mlp()
+    rate = torch.tensor(0.1, dtype=torch.float64) if as_tensor else 0.1
+    base = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, foreach=False)
+    opt = aesam.GSAM(base, model, rho=0.3, rho_min=0.1, lr_min=0.02, alpha=0.4)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS, eta_min=0.02)
+    oracle = VariantTwin(
+        flat(model), twin.SGD(0.1, 0.9), AlwaysTwin(), GSAMRule(0.4, 0.1, 0.02, 0.1), 0.3, 0.1
+    )
+    problem = Problem(model)
+    for t in range(STEPS):
+        oracle.lr = oracle.base.lr = 0.02 + 0.08 * (1 + math.cos(math.pi * t / STEPS)) / 2
+        problem.step(opt, t)
+        oracle.step(problem.x[t].numpy(), problem.y[t].numpy())
+        np.testing.assert_allclose(flat(model), oracle.w, rtol=0, atol=1e-11)
+        scheduler.step()
+
+
+def test_the_highest_rate_is_what_the_scheduler_noted():
+    ascent, g = FollowingRate(rho_min=0.1), [torch.ones(1)]
+    for group, radius in [
+        ({"lr": 0.1}, 0.5),
+        ({"lr": 0.1, "initial_lr": 0.2}, 0.3),
+        ({"lr": 0.1, "initial_lr": 0.01, "max_lr": 0.4}, 0.2),
+        ({"lr": 0.3, "initial_lr": 0.2}, 0.5),
+        ({"lr": 0.0}, 0.5),
+        ({"lr": 0.0, "initial_lr": 0.2}, 0.1),
+    ]:
+        for sign in (1, -1):
+            seen = aesam.Gradient(g, g, [sign * 0.5], 1.0, groups=[group])
+            found = ascent.direction(seen, aesam.Memory(), None).radii
+            assert found == [pytest.approx(sign * radius)], group
+
+
+def test_a_lowest_radius_above_the_highest_is_refused():
+    w = torch.nn.Parameter(torch.ones(2))
+    base = torch.optim.SGD([w], lr=0.1)
+    with pytest.raises(ValueError, match="rho_min must be at most rho = 0.1, got 0.2"):
+        aesam.GSAM(base, rho=0.1, rho_min=0.2)
+    opt = aesam.GSAM(base, rho=0.3, rho_min=0.2)
+    base.param_groups[0]["rho"] = 0.1
+    w.grad = torch.ones(2)
+    opt.needs_second_pass()
+    with pytest.raises(ValueError, match="rho of a parameter group is 0.1, below rho_min = 0.2"):
+        with opt.perturbed():
+            pass
+
+
+@pytest.mark.parametrize("combine", [Mix(0.7), SurrogateGap(0.4)], ids=lambda c: type(c).__name__)
+def test_a_gradient_in_one_pass_only_counts_as_zero_in_the_other(combine):
+    a, b, c = (torch.nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(3))
+    opt = aesam.SharpnessAware(torch.optim.SGD([a, b, c], lr=0.1), policy=Always(), combine=combine)
+    a.grad, b.grad = torch.tensor([2.0]).double(), torch.tensor([1.0]).double()
+    opt.needs_second_pass()
+    with opt.perturbed():
+        a.grad, c.grad = torch.tensor([3.0]).double(), torch.tensor([5.0]).double()
+    if isinstance(combine, Mix):
+        expected = [0.3 * 2 + 0.7 * 3, 0.7 * 5]
+    else:
+        share = (2 * 3) / (3**2 + 5**2)
+        expected = [3 - 0.4 * (2 - share * 3), 5 - 0.4 * (0 - share * 5)]
+    assert [a.grad.item(), c.grad.item()] == pytest.approx(expected)
+    assert b.grad is None
+
+
+@pytest.mark.parametrize("combine", [Mix(0.7), SurrogateGap(0.4)], ids=lambda c: type(c).__name__)
+def test_combining_takes_sparse_gradients(combine):
+    ends = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        net = torch.nn.Embedding(5, 2, sparse=sparse, dtype=torch.float64)
+        base = torch.optim.SGD(net.parameters(), lr=0.1)
+        opt = aesam.SharpnessAware(base, net, policy=Always(), combine=combine, rho=0.3)
+
+        def closure(net=net, opt=opt):
+            opt.zero_grad()
+            loss = (net(torch.tensor([1, 2, 2])) ** 4).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            opt.step(closure)
+        ends.append(weights(net))
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-13)
 
 
 # Named methods ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from aesam.registry import (
     register_method,
 )
 from aesam.together import Together
-from aesam.variants import ASAM, FSAM, GNP, FisherSAM, VaSSO
+from aesam.variants import ASAM, FSAM, GNP, GSAM, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ __all__ = [
     "ESAM",
     "FSAM",
     "GNP",
+    "GSAM",
     "SAM",
     "SSSAM",
     "AELookSAM",

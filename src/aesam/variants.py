@@ -11,9 +11,11 @@ from torch import nn
 
 from aesam.methods import NORMALIZE, RHO, Common, WithoutRadius
 from aesam.optimizer import SharpnessAware
+from aesam.parts import checks
 from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
-from aesam.parts.combine import Mix
+from aesam.parts.combine import Mix, SurrogateGap
 from aesam.parts.policies import Always
+from aesam.parts.radii import FollowingRate
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
 from aesam.registry import Setting, register_method
 
@@ -38,6 +40,18 @@ MIXED = Setting(
     allowed="any finite number",
     grid=(0.5, 0.7, 0.8, 0.9),
 )
+GAP = Setting(
+    "alpha",
+    0.1,
+    "weight of the surrogate gap",
+    symbol="α",
+    allowed="any finite number",
+    grid=(0.01, 0.03, 0.1, 0.3),
+)
+RHO_MIN = Setting(
+    "rho_min", 0.0, "radius where the learning rate is lowest", symbol="ρ_min", allowed="0 to ρ"
+)
+LR_MIN = Setting("lr_min", 0.0, "learning rate that has the lowest radius", allowed="≥ 0")
 SIGMA = Setting(
     "sigma",
     1.0,
@@ -284,3 +298,58 @@ class VaSSO(SharpnessAware):
         **common: "Unpack[Common]",
     ) -> None:
         super().__init__(base, model, policy=Always(), ascent=AlongAverage(theta), **common)
+
+
+@register_method(
+    "gsam",
+    label="GSAM",
+    settings=(RHO, GAP, RHO_MIN, LR_MIN, NORMALIZE),
+    paper="Zhuang et al. 2022",
+    rule="d = g_s − α g_⊥ with g_⊥ = g − (g·g_s/‖g_s‖²) g_s; ρ follows lr from ρ_min to ρ",
+    cost=TWO,
+)
+class GSAM(SharpnessAware):
+    """GSAM (Zhuang et al. 2022): also lowers how much the loss rises; its radius follows lr.
+
+    ``d = g_s − α g_⊥``; see :class:`aesam.parts.combine.SurrogateGap`. ``ρ`` goes linearly from
+    ``rho_min`` to ``rho`` with the group's learning rate; see
+    :class:`aesam.parts.radii.FollowingRate`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 at the highest learning rate, 0.05 by default; a parameter group may have
+            its own.
+        alpha: weight α of the surrogate gap, any finite number; 0.1 by default.
+        rho_min: radius at the lowest learning rate, from 0, the default, to ``rho``.
+        lr_min: the learning rate that has that radius, 0 or more; 0 by default.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> GSAM(torch.optim.SGD([w], lr=0.1), alpha=0.3).parts.combine
+    SurrogateGap(alpha=0.3)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        rho: float = 0.05,
+        alpha: float = 0.1,
+        rho_min: float = 0.0,
+        lr_min: float = 0.0,
+        **common: "Unpack[WithoutRadius]",
+    ) -> None:
+        ascent, combine = FollowingRate(rho_min, lr_min), SurrogateGap(alpha)
+        if checks.at_least_zero("rho", rho) < ascent.rho_min:
+            raise ValueError(f"rho_min must be at most rho = {rho!r}, got {rho_min!r}")
+        super().__init__(
+            base, model, policy=Always(), ascent=ascent, combine=combine, rho=rho, **common
+        )

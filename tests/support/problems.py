@@ -33,6 +33,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "gnp": aesam.GNP,
     "f-sam": aesam.FSAM,
     "vasso": aesam.VaSSO,
+    "gsam": aesam.GSAM,
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -130,6 +130,23 @@ class VaSSORule(Rule):
         return rho * self.mixed(g) / np.linalg.norm(self.mixed(g))
 
 
+@dataclass
+class GSAMRule(Rule):
+    alpha: float = 0.1
+    rho_min: float = 0.0
+    lr_min: float = 0.0
+    lr_max: float | None = None
+
+    def epsilon(self, w, g, rho, lr):
+        share = 1.0 if self.lr_max is None else (lr - self.lr_min) / (self.lr_max - self.lr_min)
+        now = np.sign(rho) * (self.rho_min + (np.abs(rho) - self.rho_min) * np.clip(share, 0, 1))
+        return now * g / np.linalg.norm(g)
+
+    def direction(self, g, g_s):
+        orthogonal = g - (g @ g_s) / (g_s @ g_s) * g_s
+        return g_s - self.alpha * orthogonal
+
+
 # The step -------------------------------------------------------------------------------------
 
 

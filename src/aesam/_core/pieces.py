@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
 
 from aesam._core import tensors
 
@@ -68,6 +69,42 @@ def blend(
             torch._foreach_copy_(target, old)
             torch._foreach_mul_(target, keep)
             torch._foreach_add_(target, new, alpha=share)
+
+
+def mix(
+    targets: Sequence[Tensor], others: Sequence[Tensor], own: float | Tensor, factor: float
+) -> None:
+    """``targets ← own · targets + factor · others``; ``own`` may be on the device."""
+    if not abs(factor) <= tensors.SAFE:  # more than a dtype may hold
+        tensors.scale(targets, own)
+        tensors.add(targets, others, factor)
+        return
+    for target, other in pieces(targets, others):
+        tensors.scale(target, own)
+        torch._foreach_add_(target, other, alpha=factor)
+
+
+def dot(
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    factor: float,
+    shards_of: Sequence[Tensor],
+    workspace: tensors.Workspace,
+) -> Tensor:
+    """``factor · left`` times ``right``, over all tensors, left on the device."""
+    kinds = {(t.dtype, t.device.type, t.layout) for t in (*left, *right)}
+    usual = {(torch.float32, "cpu", torch.strided), (torch.float64, "cpu", torch.strided)}
+    if len(kinds) != 1 or not kinds <= usual or not tensors.are_plain(shards_of):
+        scratch = workspace.take(shards_of, left)
+        found = tensors.dot(left, right, factor, scratch, shards_of)
+        workspace.give(shards_of, scratch)
+        return found
+    products = [torch.dot(_line(a) * factor, _line(b)) for a, b in pieces(left, right)]
+    return torch.stack(products).sum()
+
+
+def _line(piece: list[Tensor]) -> Tensor:
+    return piece[0].reshape(-1) if len(piece) == 1 else _flatten_dense_tensors(piece)
 
 
 def scale_by_weights(values: Sequence[Tensor], params: Sequence[Tensor], offset: float) -> Tensor:

@@ -115,6 +115,7 @@ def _register_own() -> None:
         "fisher-sam": LabMethod(tuned=wide, colour=BLUE, marker="H"),
         "f-sam": LabMethod(tuned=wide, colour=SKY, marker="8"),
         "vasso": LabMethod(tuned=wide, colour=SKY, marker="H"),
+        "gsam": LabMethod(tuned=wide, colour=GREEN, marker="8"),
         "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():

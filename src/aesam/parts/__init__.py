@@ -1,10 +1,10 @@
 """The parts of a step: five questions, and the answers that a method picks from.
 
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
-(:mod:`~aesam.parts.ascents`, :mod:`~aesam.parts.scaled_ascents`,
-:mod:`~aesam.parts.averaged_ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step
-without one does (:mod:`~aesam.parts.between`) and how two gradients become one
-(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to
+(:mod:`~aesam.parts.ascents` and, for variants, :mod:`~aesam.parts.scaled_ascents`,
+:mod:`~aesam.parts.averaged_ascents` and :mod:`~aesam.parts.radii`), on which rows
+(:mod:`~aesam.parts.samples`), what a step without one does (:mod:`~aesam.parts.between`) and how
+two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to
 compare with.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
@@ -20,6 +20,7 @@ from aesam.parts import (
     combine,
     controls,
     policies,
+    radii,
     samples,
     scaled_ascents,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "controls",
     "global_norm",
     "policies",
+    "radii",
     "radius",
     "samples",
     "scaled_ascents",

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from aesam._core import tensors
+import torch
+
+from aesam._core import pieces, tensors
 from aesam.parts import checks
 from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
 
@@ -11,7 +13,6 @@ from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
 class Combine(MemoryPart):
     """Base of all combinations: override :meth:`combine`.
 
-    >>> import torch
     >>> class Halved(Combine):
     ...     def combine(self, first, params, second, memory, generator):
     ...         for g_s in second:
@@ -59,7 +60,6 @@ class Mix(Combine):
         alpha: weight ``α`` of the second gradient, any finite number, 0.8 by default; 1 is
             :class:`Replace`.
 
-    >>> import torch
     >>> w, g, g_s = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     >>> first = Gradient([w], [g], radii=[0.05], norm=1.0)
     >>> Mix(alpha=0.8).combine(first, [w], [g_s], Memory(), None)
@@ -76,7 +76,66 @@ class Mix(Combine):
     def combine(
         self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
-        tensors.scale(second, self.alpha)
-        known = dict(zip(map(id, first.params), first.values, strict=True))
-        pairs = [(s, known[id(p)]) for p, s in zip(params, second, strict=True) if id(p) in known]
-        tensors.add([s for s, _ in pairs], [g for _, g in pairs], 1.0 - self.alpha)
+        both, g, g_s = _in_both(first, params, second)
+        pieces.mix(g_s, g, self.alpha, 1.0 - self.alpha)
+        tensors.scale(_without(both, params, second), self.alpha)
+
+
+@dataclass(frozen=True)
+class SurrogateGap(Combine):
+    """GSAM's: ``d = g_s − α g_⊥``, with ``g_⊥`` what of ``g`` is orthogonal to ``g_s``.
+
+    ``g_⊥ = g − (g·g_s / ‖g_s‖²) g_s``: against it the loss at ``w + ε`` stays, and what it is above
+    the loss at ``w`` (the surrogate gap) falls. Products are global, and ``g_⊥ = g`` where ``g_s``
+    is zero. A tensor without a second gradient has none in ``d``; one without a first counts it as
+    zero.
+
+    Args:
+        alpha: weight ``α`` of ``g_⊥``, any finite number, 0.1 by default; 0 is :class:`Replace`.
+
+    >>> w, g, g_s = torch.zeros(2), torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0])
+    >>> first = Gradient([w], [g], radii=[0.05], norm=2**0.5)
+    >>> SurrogateGap(alpha=0.5).combine(first, [w], [g_s], Memory(), None)
+    >>> g_s
+    tensor([ 2.0000, -0.5000])
+    """
+
+    alpha: float = 0.1
+    needs_first_gradient = True
+
+    def __post_init__(self) -> None:
+        self._keep(alpha=checks.finite("alpha", self.alpha))
+
+    def combine(
+        self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
+    ) -> None:
+        both, g, g_s = _in_both(first, params, second)
+        length = first.norm * first.scale
+        if length == 0.0 or not both:
+            return
+        unit = min(1.0 / length, 1e38)  # g·unit has length 1: no square leaves the dtype's range
+        along = pieces.dot(g, g_s, unit, both, first.workspace)
+        norm = tensors.norm(second, params)
+        cosine = along.to(norm) / (norm * (unit * length))
+        share = cosine * length / norm  # g·g_s / ‖g_s‖²
+        own = 1.0 + self.alpha * torch.where(norm > 0.0, share, torch.zeros_like(share))
+        pieces.mix(g_s, g, own, -self.alpha)
+        tensors.scale(_without(both, params, second), own)
+
+
+def _in_both(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+    """The parameters that have both gradients, and those, in the second's order."""
+    if list(map(id, first.params)) == list(map(id, params)):
+        return params, first.values, second
+    known = dict(zip(map(id, first.params), first.values, strict=True))
+    rows = [i for i, p in enumerate(params) if id(p) in known]
+    both = [params[i] for i in rows]
+    return both, [known[id(p)] for p in both], [second[i] for i in rows]
+
+
+def _without(both: Tensors, params: Tensors, second: Tensors) -> Tensors:
+    """The second gradients of the parameters that have no first."""
+    if len(both) == len(params):
+        return []
+    known = set(map(id, both))
+    return [s for p, s in zip(params, second, strict=True) if id(p) not in known]
