@@ -27,7 +27,7 @@ from aesam.registry import (
     register_method,
 )
 from aesam.together import Together
-from aesam.variants import ASAM, FSAM, GNP, GSAM, FisherSAM, VaSSO
+from aesam.variants import ASAM, FSAM, GNP, GSAM, WSAM, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
 
@@ -41,6 +41,7 @@ __all__ = [
     "GSAM",
     "SAM",
     "SSSAM",
+    "WSAM",
     "AELookSAM",
     "Ascent",
     "Between",

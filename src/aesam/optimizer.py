@@ -517,10 +517,11 @@ class SharpnessAware(AroundBase):
         if pending.generators and pending.after is not None:
             drawn = step.end_of(pending.generators)
             pending.after = replace(pending.after, generators=drawn)
+        if self.parts.after_base_step:
+            pending.afterwards = partial(self._act_after_base_step, pending)
         # In one expression: Python lets no interrupt in between its call and its note.
         pending.returned.append(self.base.step())
-        if self.parts.after_base_step:
-            self._act_after_base_step(pending)
+        pending.afterwards()
         self._ledger.commit(pending)
 
     def _after_update(self) -> None:
@@ -532,8 +533,11 @@ class SharpnessAware(AroundBase):
 
     @torch.no_grad()
     def _act_after_base_step(self, pending: Pending) -> None:
-        for name, part in self.parts.after_base_step.items():
-            part.after_base_step(self.base, pending.carried if name == "combine" else None)
+        """Let the parts act that have not yet: an interrupt may have cut this short."""
+        left = list(self.parts.after_base_step.items())[len(pending.acted) :]
+        for name, part in left:
+            carried = pending.carried if name == "combine" else None
+            pending.acted.append(part.after_base_step(self.base, carried))
 
 
 def _or(given: Any, default: Any) -> Any:

@@ -13,7 +13,7 @@ from aesam.methods import NORMALIZE, RHO, Common, WithoutRadius
 from aesam.optimizer import SharpnessAware
 from aesam.parts import checks
 from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
-from aesam.parts.combine import Mix, SurrogateGap
+from aesam.parts.combine import Mix, SurrogateGap, WeightedSharpness
 from aesam.parts.policies import Always
 from aesam.parts.radii import FollowingRate
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
@@ -52,6 +52,14 @@ RHO_MIN = Setting(
     "rho_min", 0.0, "radius where the learning rate is lowest", symbol="ρ_min", allowed="0 to ρ"
 )
 LR_MIN = Setting("lr_min", 0.0, "learning rate that has the lowest radius", allowed="≥ 0")
+GAMMA = Setting(
+    "gamma",
+    0.9,
+    "weight of the sharpness",
+    symbol="γ",
+    allowed="≥ 0, < 1",
+    grid=(0.5, 0.8, 0.9, 0.95),
+)
 SIGMA = Setting(
     "sigma",
     1.0,
@@ -353,3 +361,47 @@ class GSAM(SharpnessAware):
         super().__init__(
             base, model, policy=Always(), ascent=ascent, combine=combine, rho=rho, **common
         )
+
+
+@register_method(
+    "wsam",
+    label="WSAM",
+    settings=(RHO, GAMMA, NORMALIZE),
+    paper="Yue et al. 2023",
+    rule="d = g, then w ← w − lr · γ/(1−γ) · (g_s − g)",
+    cost=TWO,
+)
+class WSAM(SharpnessAware):
+    """WSAM (Yue et al. 2023): the base steps along ``g``, weighted sharpness is applied after it.
+
+    ``w ← w − lr · γ/(1−γ) · (g_s − g)``, decoupled from the base's momentum and preconditioning;
+    see :class:`aesam.parts.combine.WeightedSharpness`. The coupled form is :class:`GNP` with
+    ``alpha=γ/(1−γ)``.
+
+    Args:
+        base: the optimizer to wrap; its groups have an ``lr``.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rho: radius ρ ≥ 0 of the ascent, 0.05 by default; a parameter group may have its own.
+        gamma: weight γ of the sharpness, from 0 and below 1; 0.9 by default.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip ``g`` to this norm, above 0, not the sharpness; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> WSAM(torch.optim.SGD([w], lr=0.1)).parts.combine
+    WeightedSharpness(gamma=0.9)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        gamma: float = 0.9,
+        **common: "Unpack[Common]",
+    ) -> None:
+        super().__init__(base, model, policy=Always(), combine=WeightedSharpness(gamma), **common)

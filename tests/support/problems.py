@@ -34,6 +34,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "f-sam": aesam.FSAM,
     "vasso": aesam.VaSSO,
     "gsam": aesam.GSAM,
+    "wsam": aesam.WSAM,
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

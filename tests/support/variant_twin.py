@@ -147,6 +147,17 @@ class GSAMRule(Rule):
         return g_s - self.alpha * orthogonal
 
 
+@dataclass
+class WSAMRule(Rule):
+    gamma: float = 0.9
+
+    def direction(self, g, g_s):
+        return g
+
+    def after(self, w, g, g_s, lr):
+        return w - lr * self.gamma / (1 - self.gamma) * (g_s - g)
+
+
 # The step -------------------------------------------------------------------------------------
 
 

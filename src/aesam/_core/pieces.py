@@ -84,6 +84,18 @@ def mix(
         torch._foreach_add_(target, other, alpha=factor)
 
 
+def set_apart(rests: Sequence[Tensor], targets: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """``rests ← targets − others`` and ``targets ← others``, to the bit.
+
+    Where a rest is infinite or NaN its target becomes NaN, so that whoever looks at it knows.
+    """
+    for rest, target, other in pieces(rests, targets, others):
+        torch._foreach_copy_(rest, target)
+        torch._foreach_sub_(rest, other)
+        torch._foreach_copy_(target, other)
+        tensors.scale(target, 1.0 + 0.0 * tensors.sum_of_magnitudes(rest))
+
+
 def dot(
     left: Sequence[Tensor],
     right: Sequence[Tensor],

@@ -5,6 +5,7 @@ The order of a step is in :mod:`aesam.optimizer`; here is what each call of it d
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -91,7 +92,8 @@ class Pending:
     ``after`` is what taking it commits; it is None where a gradient is not finite. ``released`` are
     the tensors of memories that it replaces, which then go back to the workspace. ``backwards`` are
     the backward passes that made the first gradient, where they were counted. ``returned`` is what
-    the base's update returned, once it has.
+    the base's update returned, once it has; ``afterwards`` then acts for the parts that have
+    something to do after it, those in ``acted`` have.
     """
 
     after: Committed | None
@@ -106,6 +108,8 @@ class Pending:
     backwards: int | None = None
     released: list[dict[Tensor, Tensor]] = field(default_factory=list[dict[Tensor, Tensor]])
     returned: list[object] = field(default_factory=list[object])
+    afterwards: Callable[[], None] = lambda: None
+    acted: list[object] = field(default_factory=list[object])
 
 
 #: A second pass that was decided, and what it needs.
@@ -197,6 +201,8 @@ class Ledger:
         """End the step under way after an error: taken if the base's update returned."""
         self.random = None
         if self.pending is not None and self.pending.returned:
+            with suppress(Exception):  # which was raised already
+                self.pending.afterwards()
             self.commit(self.pending)
         else:
             self.discard()

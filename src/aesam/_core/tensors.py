@@ -184,6 +184,14 @@ def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -
     return torch.linalg.vector_norm(_power_norms(tensors, 2, shards_of=shards_of))
 
 
+def sum_of_magnitudes(tensors: Sequence[Tensor]) -> Tensor:
+    """``Σ |x|`` of what this process holds, on the device; finite if and only if every number is.
+
+    But for sums that no float holds, of numbers as large as that.
+    """
+    return _power_norms(local(tensors), 1).sum()
+
+
 def norm_on_host(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> float:
     """The Euclidean norm of all tensors together, as a number; infinite or NaN if one is."""
     (found,) = to_host(norm(tensors, shards_of).reshape(1))

@@ -116,6 +116,7 @@ def _register_own() -> None:
         "f-sam": LabMethod(tuned=wide, colour=SKY, marker="8"),
         "vasso": LabMethod(tuned=wide, colour=SKY, marker="H"),
         "gsam": LabMethod(tuned=wide, colour=GREEN, marker="8"),
+        "wsam": LabMethod(tuned=wide, colour=GREEN, marker="H"),
         "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():

@@ -39,6 +39,7 @@ from aesam.parts.part import (
     Workspace,
     global_norm,
     radius,
+    rate,
 )
 from aesam.parts.policies import Decision, Observation, Policy
 from aesam.parts.samples import Samples
@@ -70,6 +71,7 @@ __all__ = [
     "policies",
     "radii",
     "radius",
+    "rate",
     "samples",
     "scaled_ascents",
 ]

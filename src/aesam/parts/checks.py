@@ -56,6 +56,12 @@ def share(name: str, value: object) -> float:
     return real(name, value, allowed, within=0.0 < real(name, value, allowed) <= 1.0)
 
 
+def share_below_one(name: str, value: object) -> float:
+    """``value`` of ``name``, if it is 0 or more and below 1."""
+    allowed = "a number from 0 and below 1"
+    return real(name, value, allowed, within=0.0 <= real(name, value, allowed) < 1.0)
+
+
 def decay(name: str, value: object) -> float:
     """``value`` of ``name``, if it is between 0 and 1 and neither of them."""
     allowed = "a number strictly between 0 and 1"

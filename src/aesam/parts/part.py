@@ -162,9 +162,14 @@ class Part:
         return None
 
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
-        """Change the weights after the base optimizer did.
+        """Change the weights after the base optimizer did; not on a step that is skipped.
 
-        ``carried`` is what a combination's ``combine`` returned, None for the other parts.
+        The step counts by then. So where an interrupt cuts this short, it is called again with the
+        same ``carried``: what changes weights in several strokes notes there which are done.
+
+        Args:
+            base: the optimizer that has just made its update.
+            carried: what a combination's ``combine`` returned, None for the other parts.
         """
 
     def _keep(self, **checked: bool | int | float | str | None) -> None:
@@ -309,6 +314,23 @@ def radius(group: dict[str, Any], rho: float) -> float:
     """
     own = checks.at_least_zero("rho of a parameter group", group.get("rho", rho))
     return -own if group.get("maximize", False) else own
+
+
+def rate(group: Mapping[str, Any]) -> float:
+    """The group's learning rate as a number; one on a device is fetched from it.
+
+    Args:
+        group: a parameter group that has an ``lr``.
+
+    >>> rate({"lr": torch.tensor(0.5)})
+    0.5
+    """
+    if "lr" not in group:
+        raise ValueError(
+            "the method needs the learning rate of each parameter group, and one has no lr: use "
+            "another base optimizer, or set group['lr']"
+        )
+    return float(group["lr"])
 
 
 def global_norm(vectors: Sequence[Tensor]) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient
-from aesam.parts.part import Direction, Draws, Gradient, Memory
+from aesam.parts.part import Direction, Draws, Gradient, Memory, rate
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FollowingRate(AlongGradient):
 
     def _share(self, group: Mapping[str, Any]) -> float:
         """How far the group's rate is from the lowest to the highest, from 0 to 1."""
-        now = float(group["lr"])
+        now = rate(group)
         noted = self.lr_max or group.get("max_lr", group.get("initial_lr", now))
         span = float(noted) - self.lr_min
         return min(max((now - self.lr_min) / span, 0.0), 1.0) if span > 0.0 else 1.0
