@@ -9,7 +9,13 @@ import pytest
 import aesam
 from aesam import methods, parts, sharpness
 
-ASCENTS = (parts.ascents, parts.scaled_ascents, parts.averaged_ascents, parts.radii)
+ASCENTS = (
+    parts.ascents,
+    parts.scaled_ascents,
+    parts.averaged_ascents,
+    parts.chosen_ascents,
+    parts.radii,
+)
 QUESTIONS = (parts.policies, *ASCENTS, parts.samples, parts.between, parts.combine)
 ROOMS = (aesam, parts, sharpness, *QUESTIONS, parts.controls)
 

@@ -123,6 +123,7 @@ def test_every_part_and_method_has_an_example_that_runs():
         aesam.parts.ascents,
         aesam.parts.scaled_ascents,
         aesam.parts.averaged_ascents,
+        aesam.parts.chosen_ascents,
         aesam.parts.radii,
         aesam.parts.samples,
         aesam.parts.between,

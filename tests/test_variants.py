@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import twin
-from support.problems import BASES, VARIANTS, Problem, mlp, same, weights
+from support.problems import BASES, VARIANTS, Problem, mlp, normed_mlp, same, weights
 from support.variant_twin import (
     AdaptiveTwin,
     AlwaysTwin,
@@ -18,6 +18,7 @@ from support.variant_twin import (
     GNPRule,
     GSAMRule,
     PeriodicTwin,
+    SubsetRule,
     VariantTwin,
     VaSSORule,
     WSAMRule,
@@ -25,7 +26,9 @@ from support.variant_twin import (
 
 import aesam
 from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
+from aesam.parts.chosen_ascents import Named, NormLayers
 from aesam.parts.combine import Mix, SurrogateGap, WeightedSharpness
+from aesam.parts.part import places_of
 from aesam.parts.policies import Adaptive, Always, Periodic
 from aesam.parts.radii import FollowingRate
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
@@ -43,6 +46,7 @@ RULES = {
         lambda: GSAMRule(0.4, 0.05, 0.005, 0.12),
     ),
     "wsam": ({"combine": WeightedSharpness(0.7)}, lambda: WSAMRule(0.7)),
+    "chosen by name": ({"ascent": Named("0.weight, 2.*")}, lambda: SubsetRule("w1", "w2", "b2")),
     "f-sam": ({"ascent": AwayFromAverage(0.8, 0.6)}, lambda: FSAMRule(0.8, 0.6)),
     "vasso": ({"ascent": AlongAverage(0.3)}, lambda: VaSSORule(0.3)),
 }
@@ -413,18 +417,127 @@ def test_combining_takes_sparse_gradients(combine):
     torch.testing.assert_close(*ends, rtol=1e-12, atol=0)
 
 
+class OddlyNamed(torch.nn.LayerNorm):
+    """A layer whose own name says nothing."""
+
+
+class TinyRMSNorm(torch.nn.Module):
+    """A layer that is no torch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return self.scale * x
+
+
+class NormalNoise(torch.nn.Module):
+    """No normalisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = torch.nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        return x + self.shift
+
+
+def test_sam_on_moves_the_normalisation_layers_only():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4), OddlyNamed(4),
+        TinyRMSNorm(), NormalNoise(), torch.nn.GroupNorm(2, 4), torch.nn.RMSNorm(4),
+        torch.nn.Linear(4, 2),
+    ).double()  # fmt: skip
+    chosen = {"1.weight", "1.bias", "3.weight", "3.bias", "4.scale", "6.weight", "6.bias"}
+    chosen |= {"7.weight"}
+    opt = aesam.SAMON(torch.optim.SGD(model.parameters(), lr=0.1), model, rho=0.3)
+    problem = Problem(model)
+    problem.losses(0).mean().backward()
+    named = dict(model.named_parameters())
+    length = math.sqrt(sum(named[n].grad.square().sum().item() for n in chosen))
+    expected = {
+        n: p.detach() + (0.3 * p.grad / length if n in chosen else 0.0) for n, p in named.items()
+    }
+    assert opt.needs_second_pass()
+    with opt.perturbed():
+        for name, p in named.items():
+            torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-14)
+            assert torch.equal(p, expected[name]) or name in chosen
+        problem.losses(0).mean().backward()
+    assert all(p.grad is not None for p in named.values())
+    opt.step()
+
+
+def test_what_is_chosen_is_looked_up_on_every_step():
+    """Parameters may be others by then: Accelerate's FSDP2 puts shards in their places."""
+    model = normed_mlp()
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt = aesam.SAMON(base, model, rho=0.3)
+    problem = Problem(model)
+    problem.step(opt, 0)
+    replaced = torch.nn.Parameter(model[1].weight.detach().clone())
+    group = base.param_groups[0]
+    group["params"] = [replaced if p is model[1].weight else p for p in group["params"]]
+    model[1].weight = replaced
+    opt.zero_grad()
+    problem.losses(1).mean().backward()
+    assert opt.needs_second_pass()
+    before = replaced.detach().clone()
+    with opt.perturbed():
+        assert not torch.equal(replaced, before)
+        problem.losses(1).mean().backward()
+    opt.step()
+
+
+def test_names_are_those_without_a_wrapper_and_a_shared_parameter_has_several():
+    model = mlp()
+    model[2].extra = model[0].bias
+    ascent = Named("2.extra")
+    compiled = torch.compile(model, backend="eager")
+    places = places_of([model[0].bias, model[2].bias, torch.zeros(1)], compiled)
+    assert [[place.name for place in each] for each in places] == [
+        ["0.bias", "2.extra"], ["2.bias"], [],
+    ]  # fmt: skip
+    assert any(map(ascent.takes, places[0]))
+
+
+@pytest.mark.parametrize(
+    ("ascent", "model", "said"),
+    [
+        (NormLayers(), mlp(), "no trained parameter in a normalisation layer"),
+        (NormLayers(), None, "pass it as model"),
+        (Named("0.*"), None, "pass it as model"),
+        (Named("3.*"), mlp(), "'3.*' matches no trained parameter of the model. Near: "),
+    ],
+)
+def test_an_ascent_that_finds_nothing_is_refused_where_it_is_made(ascent, model, said):
+    params = (model or mlp()).parameters()
+    with pytest.raises(ValueError, match=said):
+        aesam.SharpnessAware(torch.optim.SGD(params, lr=0.1), model, policy=Always(), ascent=ascent)
+
+
+def test_a_chosen_layer_that_is_not_trained_does_not_count():
+    model = normed_mlp()
+    with pytest.raises(ValueError, match="no trained parameter"):
+        aesam.SAMON(torch.optim.SGD(model[0].parameters(), lr=0.1), model)
+    with pytest.raises(TypeError, match="pattern must be a pattern of parameters' names, got 3"):
+        Named(3)
+
+
 # Named methods ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", VARIANTS)
 def test_a_variant_that_was_stopped_goes_on_to_the_bit(method):
     make = functools.partial(VARIANTS[method], rho=0.2)
-    model = mlp()
+    model = normed_mlp()
     problem, opt = Problem(model), make(BASES["sgd"](model.parameters()), model)
     problem.train(opt, 5)
     kept = copy.deepcopy({"model": model.state_dict(), "opt": opt.state_dict()})
     problem.train(opt, 5, start=5)
-    other = mlp(seed=3)
+    other = normed_mlp(seed=3)
     resumed = make(BASES["sgd"](other.parameters()), other)
     other.load_state_dict(kept["model"])
     resumed.load_state_dict(kept["opt"])
@@ -436,7 +549,7 @@ def test_a_variant_that_was_stopped_goes_on_to_the_bit(method):
 def test_both_forms_of_a_step_are_the_same(method):
     ends = []
     for form in ("step", "own_passes"):
-        model = mlp()
+        model = normed_mlp()
         problem, opt = Problem(model), VARIANTS[method](BASES["adamw"](model.parameters()), model)
         for t in range(4):
             getattr(problem, form)(opt, t)

@@ -126,6 +126,8 @@ class SharpnessAware(AroundBase):
             between=construction.check_part("between", _or(between, Plain()), Between),
             combine=construction.check_part("combine", _or(combine, Replace()), Combine),
         )
+        for part in parts.by_name.values():
+            part.check_model(self.model, self.base)
         self.normalize = checks.flag("normalize", normalize)
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}')

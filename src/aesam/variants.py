@@ -13,6 +13,7 @@ from aesam.methods import NORMALIZE, RHO, Common, WithoutRadius
 from aesam.optimizer import SharpnessAware
 from aesam.parts import checks
 from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
+from aesam.parts.chosen_ascents import NormLayers
 from aesam.parts.combine import Mix, SurrogateGap, WeightedSharpness
 from aesam.parts.policies import Always
 from aesam.parts.radii import FollowingRate
@@ -405,3 +406,47 @@ class WSAM(SharpnessAware):
         **common: "Unpack[Common]",
     ) -> None:
         super().__init__(base, model, policy=Always(), combine=WeightedSharpness(gamma), **common)
+
+
+@register_method(
+    "sam-on",
+    label="SAM-ON",
+    settings=(WIDE_RHO, NORMALIZE),
+    paper="Müller et al. 2023",
+    rule="ε = ρ g / ‖g‖ over scales and shifts of normalisation layers; 0 elsewhere",
+    cost=TWO,
+)
+class SAMON(SharpnessAware):
+    """SAM-ON (Müller et al. 2023): an ascent of normalisation layers only.
+
+    The norm is taken over their scales and shifts; the second gradient is of all parameters. Others
+    may be chosen by name: see :class:`aesam.parts.chosen_ascents.Named`.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, which must be given: it says what is a normalisation
+            layer. One without any is refused.
+        rho: radius ρ ≥ 0 of the ascent, larger than SAM's, 0.5 by default; a parameter group may
+            have its own.
+        normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again. False by
+            default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+    >>> SAMON(torch.optim.SGD(model.parameters(), lr=0.1), model).parts.ascent
+    NormLayers()
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        rho: float = 0.5,
+        **common: "Unpack[WithoutRadius]",
+    ) -> None:
+        super().__init__(base, model, policy=Always(), ascent=NormLayers(), rho=rho, **common)

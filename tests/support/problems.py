@@ -35,6 +35,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "vasso": aesam.VaSSO,
     "gsam": aesam.GSAM,
     "wsam": aesam.WSAM,
+    "sam-on": aesam.SAMON,
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -121,6 +122,13 @@ def mlp(seed: int = 0) -> nn.Sequential:
     """The network of the twin: tanh, float64, no buffers."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+def normed_mlp(seed: int = 0) -> nn.Sequential:
+    """The same with a normalisation layer that looks at one row at a time."""
+    torch.manual_seed(seed)
+    layers = nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2)
+    return nn.Sequential(*layers).double()
 
 
 def stochastic_net(seed: int = 0) -> nn.Sequential:

@@ -158,6 +158,16 @@ class WSAMRule(Rule):
         return w - lr * self.gamma / (1 - self.gamma) * (g_s - g)
 
 
+class SubsetRule(Rule):
+    """SAM along w1, b1, w2 or b2 only, the norm over those."""
+
+    def __init__(self, *names: str) -> None:
+        self.chosen = named(*names)
+
+    def epsilon(self, w, g, rho, lr):
+        return rho * g * self.chosen / np.linalg.norm(g[self.chosen])
+
+
 # The step -------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,7 @@ def _register_own() -> None:
         "vasso": LabMethod(tuned=wide, colour=SKY, marker="H"),
         "gsam": LabMethod(tuned=wide, colour=GREEN, marker="8"),
         "wsam": LabMethod(tuned=wide, colour=GREEN, marker="H"),
+        "sam-on": LabMethod(tuned=wide, colour=BLUE, marker="*"),
         "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():
@@ -259,7 +260,10 @@ def make(
         given["total_steps"] = total_steps
     if record.needs_seed:
         given["seed"] = seed
-    return record.make(base, model, **given)
+    try:
+        return record.make(base, model, **given)
+    except ValueError as error:  # a model that the method cannot train, for instance
+        raise UsageError(f"{method.name}: {error}") from None
 
 
 def check_settings(method: Method) -> None:
@@ -274,8 +278,9 @@ def samples_of_method(method: Method) -> Samples:
 
 def _probe(method: Method) -> aesam.SharpnessAware:
     _refuse_foreign(method, record_of(method.name))
-    base = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    model = nn.LayerNorm(1)  # which every method can train
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        return make(method, base, nn.Identity(), total_steps=1, seed=0)
-    except (TypeError, ValueError) as error:
+        return make(method, base, model, total_steps=1, seed=0)
+    except TypeError as error:
         raise UsageError(str(error)) from None

@@ -2,7 +2,8 @@
 
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
 (:mod:`~aesam.parts.ascents` and, for variants, :mod:`~aesam.parts.scaled_ascents`,
-:mod:`~aesam.parts.averaged_ascents` and :mod:`~aesam.parts.radii`), on which rows
+:mod:`~aesam.parts.averaged_ascents`, :mod:`~aesam.parts.chosen_ascents` and
+:mod:`~aesam.parts.radii`), on which rows
 (:mod:`~aesam.parts.samples`), what a step without one does (:mod:`~aesam.parts.between`) and how
 two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.controls` has policies to
 compare with.
@@ -17,6 +18,7 @@ from aesam.parts import (
     averaged_ascents,
     between,
     checks,
+    chosen_ascents,
     combine,
     controls,
     policies,
@@ -65,6 +67,7 @@ __all__ = [
     "averaged_ascents",
     "between",
     "checks",
+    "chosen_ascents",
     "combine",
     "controls",
     "global_norm",

@@ -91,6 +91,15 @@ def seed(name: str, value: object) -> int:
     return whole(name, value, least=0)
 
 
+def text(name: str, value: object, allowed: str) -> str:
+    """``value`` of ``name``, if it is a word or more."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
+    if not value.strip():
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return value
+
+
 def flag(name: str, value: object) -> bool:
     """``value`` of ``name``, if it is True or False."""
     if not isinstance(value, bool):

@@ -157,6 +157,9 @@ class Part:
     the optimizer and never touches the model's random stream.
     """
 
+    def check_model(self, model: nn.Module | None, base: torch.optim.Optimizer) -> None:
+        """Refuse, where the optimizer is made, a model that this part could not work with."""
+
     def before_pass(self, base: torch.optim.Optimizer) -> Direction | None:
         """Where to take the first gradient instead of at ``w``; the weights return after it."""
         return None
