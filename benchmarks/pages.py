@@ -7,11 +7,14 @@ A test calls :func:`tables` and :func:`filled`, and refuses pages that are out o
 
 import json
 import re
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from aesam import MethodRecord, list_methods, method_record
+import torch
+
+from aesam import SAM, MethodRecord, list_methods, method_record
 from aesam.lab.data import data_record, list_data_sets
 from aesam.lab.lab_methods import lab_method
 from aesam.lab.models import list_models, model_help
@@ -195,22 +198,55 @@ def models() -> str:
     return "\n".join(rows)
 
 
+def variants() -> str:
+    """The methods beyond the paper: what each does otherwise than SAM, and by which parts."""
+    rows = _head("name", "rule", "cost", "parts in the place of SAM's", "paper")
+    for record in map(method_record, list_methods()):
+        if record.rule:
+            cells = [f"`{record.name}`", _cell(record.rule), record.cost, _axes(record)]
+            rows.append(f"| {' | '.join([*cells, record.paper])} |")
+    return "\n".join(rows)
+
+
+def _axes(record: MethodRecord) -> str:
+    """The questions that it answers otherwise than SAM, with its parts."""
+    needs = {"total_steps": 1} if record.needs_total_steps else {}
+    own, usual = (
+        make(torch.optim.SGD(net.parameters()), net, **given).parts.by_name
+        for net in [torch.nn.LayerNorm(1)]
+        for make, given in ((record.make, needs), (SAM, {}))
+    )
+    other = {q: type(p).__name__ for q, p in own.items() if type(p) is not type(usual[q])}
+    return ", ".join(f"{question} `{part}`" for question, part in other.items()) or "–"
+
+
 def settings() -> str:
-    """All settings by the methods' records: the default of most, and who has another."""
+    """All settings by the methods' records: the default of most, and who has another.
+
+    A name that means something else elsewhere has a row for each meaning.
+    """
     rows = _head("setting", "symbol", "what it is", "allowed", "default", "searched")
     records = [method_record(name) for name in list_methods()]
-    for name in dict.fromkeys(name for record in records for name in record.defaults):
-        of = {r.name: s for r in records for s in r.settings if s.name == name}
+    for name, meaning in dict.fromkeys((s.name, s.help) for r in records for s in r.settings):
+        of = {r.name: s for r in records for s in r.settings if (s.name, s.help) == (name, meaning)}
         first, *_ = of.values()
-        others = {s.default: [n for n in of if of[n].default == s.default] for s in of.values()}
-        default = "; ".join(
-            _number(value) + (f" ({', '.join(names)})" if value != first.default else "")
-            for value, names in others.items()
-        )
-        grid = ", ".join(f"{value:g}" for value in first.grid) or "–"
-        cells = [f"`{name}`", first.symbol or "–", first.help, first.allowed, default, grid]
-        rows.append(f"| {' | '.join(cells)} |")
+        default = _by_method(of, {n: _number(s.default) for n, s in of.items()})
+        grids = {n: ", ".join(f"{v:g}" for v in s.grid) or "–" for n, s in of.items()}
+        meant = any(s.name == name and s.help != meaning for r in records for s in r.settings)
+        owners = f" ({', '.join(of)})" if meant else ""
+        cells = [f"`{name}`", first.symbol or "–", _cell(meaning) + owners, first.allowed, default]
+        rows.append(f"| {' | '.join([*cells, _by_method(of, grids)])} |")
     return "\n".join(rows)
+
+
+def _by_method(of: Iterable[str], shown: dict[str, str]) -> str:
+    """What is shown of the first method, and what of others where it differs."""
+    first, *_ = (shown[name] for name in of)
+    several = {text: [n for n in shown if shown[n] == text] for text in shown.values()}
+    return "; ".join(
+        text + (f" ({', '.join(names)})" if text != first else "")
+        for text, names in several.items()
+    )
 
 
 def _number(value: bool | float | None) -> str:
@@ -307,6 +343,7 @@ def tables() -> dict[str, str]:
         "noise_digits": noise("table-noise"),
         "settings": settings(),
         "step_overhead": step_overhead(),
+        "variants": variants(),
     }
 
 

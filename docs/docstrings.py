@@ -59,7 +59,7 @@ class Markdown(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Called when the package is complete, so that names can be looked up."""
-        handed_on = pkg["methods.Common"].members
+        handed_on = pkg["methods.Common"].all_members
         self._common = [
             p for p in pkg["optimizer.SharpnessAware"].parameters if p.name in handed_on
         ]
@@ -73,7 +73,8 @@ class Markdown(griffe.Extension):
         if inside.is_function and "common" in inside.parameters:
             del inside.parameters["common"]
             for parameter in self._common:
-                inside.parameters.add(parameter)
+                if parameter.name not in inside.parameters:  # one with a default of its own
+                    inside.parameters.add(parameter)
         if inside.docstring is not None:
             inside.docstring.value = markdown(inside.docstring.value, inside)
         for member in inside.members.values():

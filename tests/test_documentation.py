@@ -7,10 +7,17 @@ from types import ModuleType
 import pytest
 
 import aesam
-from aesam import parts, sharpness
-from aesam.methods import Common
+from aesam import methods, parts, sharpness
 
-QUESTIONS = (parts.policies, parts.ascents, parts.samples, parts.between, parts.combine)
+ASCENTS = (
+    parts.ascents,
+    parts.scaled_ascents,
+    parts.averaged_ascents,
+    parts.chosen_ascents,
+    parts.radii,
+    parts.single_pass,
+)
+QUESTIONS = (parts.policies, *ASCENTS, parts.samples, parts.between, parts.combine)
 ROOMS = (aesam, parts, sharpness, *QUESTIONS, parts.budget, parts.composed, parts.controls)
 
 
@@ -39,7 +46,8 @@ def parameters_of(thing):
     names = []
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.name == "common":
-            names += Common.__annotations__
+            kind = re.fullmatch(r"Unpack\[(\w+)\]", parameter.annotation)[1]
+            names += vars(methods)[kind].__annotations__
         elif not parameter.name.startswith("_"):  # what is there to be refused
             names.append(parameter.name)
     return names

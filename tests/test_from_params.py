@@ -10,7 +10,7 @@ import pytest
 import skorch
 import torch
 import transformers
-from support.problems import Problem, mlp, same, stochastic_net, weights
+from support.problems import BASES, Problem, mlp, same, stochastic_net, weights
 from torch import nn
 
 import aesam
@@ -106,6 +106,14 @@ def advice(error):
             ),
         ),
         (
+            lambda p: aesam.SAM(p, torch.optim.SGD, rho=2.0, adaptive=True, lr=0.1),
+            "aesam.ASAM(torch.optim.SGD(model.parameters(), lr=0.1), model, rho=2.0)",
+            (
+                'aesam.FromParams(params, method="asam", optimizer="sgd", model=model, rho=2.0, '
+                "lr=0.1)"
+            ),
+        ),
+        (
             lambda p: aesam.AESAM(list(p), total_steps=50, lr=0.3),
             "aesam.AESAM(torch.optim.SGD(model.parameters(), lr=0.3), model, total_steps=50)",
             (
@@ -134,9 +142,12 @@ def test_parameters_where_an_optimizer_is_wrapped_are_refused_with_the_line(
     assert groups[0] == groups[1]
 
 
-def test_an_adaptive_radius_is_said_to_be_missing():
-    with pytest.raises(TypeError, match="ASAM"):
-        aesam.SAM(mlp().parameters(), torch.optim.SGD, adaptive=True, lr=0.1)
+def test_an_adaptive_sam_is_said_to_be_asam():
+    with pytest.raises(TypeError, match="adaptive=True is ASAM"):
+        aesam.SAM(BASES["sgd"](mlp().parameters()), adaptive=True)
+    with pytest.raises(TypeError, match="adaptive=True is ASAM") as error:
+        aesam.AESAM(mlp().parameters(), torch.optim.SGD, adaptive=True, lr=0.1)
+    assert "aesam.AESAM(" in advice(error)[0]
 
 
 def test_the_optimizer_s_keywords_given_to_the_method_are_refused_by_name():

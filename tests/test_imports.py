@@ -21,7 +21,7 @@ print(*sorted(after - before - set(sys.stdlib_module_names)))
 
 #: Each room may import only from those before it, and from itself.
 ROOMS = [
-    {"parts.checks", "_core.tensors", "_core.messages"},
+    {"parts.checks", "_core.tensors", "_core.pieces", "_core.messages"},
     {"parts", "together"},
     {"_core"},
     {"optimizer"},
@@ -29,7 +29,7 @@ ROOMS = [
     {"registry"},
     {"from_params"},
     {"methods"},
-    {"fewer_rows", "single_gradient"},
+    {"fewer_rows", "single_gradient", "variants"},
     {"integrations"},
     {"sharpness"},
     {"integrations"},
@@ -123,6 +123,10 @@ def test_every_part_and_method_has_an_example_that_runs():
         aesam.parts.composed,
         aesam.parts.controls,
         aesam.parts.ascents,
+        aesam.parts.scaled_ascents,
+        aesam.parts.averaged_ascents,
+        aesam.parts.chosen_ascents,
+        aesam.parts.radii,
         aesam.parts.samples,
         aesam.parts.between,
         aesam.parts.combine,

@@ -29,23 +29,31 @@ from aesam.registry import (
 )
 from aesam.single_gradient import MSAM, StaleSAM
 from aesam.together import Together
+from aesam.variants import ASAM, FSAM, GNP, GSAM, SAMON, WSAM, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AESAM",
+    "ASAM",
     "ERM",
     "ESAM",
+    "FSAM",
+    "GNP",
+    "GSAM",
     "KSAM",
     "MSAM",
     "SAM",
+    "SAMON",
     "SSSAM",
+    "WSAM",
     "AELookSAM",
     "Ascent",
     "Between",
     "Combine",
     "Decision",
     "Direction",
+    "FisherSAM",
     "FromParams",
     "Gradient",
     "LookSAM",
@@ -61,6 +69,7 @@ __all__ = [
     "StepRecord",
     "SubSAM",
     "Together",
+    "VaSSO",
     "__version__",
     "create",
     "list_methods",

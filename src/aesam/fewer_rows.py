@@ -22,7 +22,13 @@ SHARE = Setting("share", 0.125, "share of the rows in the ascent", allowed="1 ov
 HARD_SHARE = Setting("share", 0.5, "share of the rows in both gradients", allowed="> 0, ≤ 1")
 
 
-@register_method("sub-sam", label="sub-batch SAM", settings=(RHO, SHARE, NORMALIZE))
+@register_method(
+    "sub-sam",
+    label="sub-batch SAM",
+    settings=(RHO, SHARE, NORMALIZE),
+    rule="ε = ρ g_S/‖g_S‖, g_S of every m-th row, m = 1/share",
+    cost="1 + share gradients a step",
+)
 class SubSAM(SharpnessAware):
     """Sub-batch ascent: SAM whose ascent is along the gradient of some rows, at 1 + share.
 
@@ -41,8 +47,8 @@ class SubSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
-        compensate: the largest factor on ρ, at least 1, that makes up for second gradients that
-            were not taken; None, the default, for 1 always.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> SubSAM(torch.optim.SGD([w], lr=0.1)).parts.samples
@@ -61,7 +67,12 @@ class SubSAM(SharpnessAware):
 
 
 @register_method(
-    "k-sam", label="K-SAM", settings=(RHO, HARD_SHARE, NORMALIZE), paper="Ni et al. 2022"
+    "k-sam",
+    label="K-SAM",
+    settings=(RHO, HARD_SHARE, NORMALIZE),
+    paper="Ni et al. 2022",
+    rule="both gradients of the rows with the largest loss",
+    cost="a forward and 2 · share gradients a step",
 )
 class KSAM(SharpnessAware):
     """K-SAM (Ni et al. 2022): SAM on the rows with the largest loss, found by a look at all.
@@ -81,8 +92,8 @@ class KSAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
-        compensate: the largest factor on ρ, at least 1, that makes up for second gradients that
-            were not taken; None, the default, for 1 always.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> KSAM(torch.optim.SGD([w], lr=0.1), share=0.25).parts.samples

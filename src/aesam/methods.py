@@ -27,7 +27,22 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class Common(TypedDict, total=False):
+class WithoutRadius(TypedDict, total=False):
+    """The keywords that a method with another default of ``rho`` hands on.
+
+    >>> sorted(WithoutRadius.__annotations__)
+    ['compensate', 'local_ascent', 'max_norm', 'nonfinite', 'normalize', 'replay']
+    """
+
+    normalize: bool
+    nonfinite: Literal["skip", "raise"]
+    replay: bool
+    max_norm: float | None
+    local_ascent: bool
+    compensate: float | None
+
+
+class Common(WithoutRadius, total=False):
     """The keywords that every method hands on to :class:`aesam.SharpnessAware`.
 
     >>> sorted(Common.__annotations__)
@@ -35,12 +50,6 @@ class Common(TypedDict, total=False):
     """
 
     rho: float
-    normalize: bool
-    nonfinite: Literal["skip", "raise"]
-    replay: bool
-    max_norm: float | None
-    local_ascent: bool
-    compensate: float | None
 
 
 RHO = Setting(

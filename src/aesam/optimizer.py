@@ -133,7 +133,7 @@ class SharpnessAware(AroundBase):
             between=construction.check_part("between", _or(between, Plain()), Between),
             combine=construction.check_part("combine", _or(combine, Replace()), Combine),
         )
-        construction.check_parts(parts, base)
+        construction.check_parts(parts, self.model, base)
         self.normalize = checks.flag("normalize", normalize)
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}')
@@ -235,13 +235,17 @@ class SharpnessAware(AroundBase):
         with torch.no_grad():
             each = self.parts.needs_norm_of_each
             seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
-            params, values, radii = with_gradient(self.base.param_groups, self._default_radius())
+            present = with_gradient(self.base.param_groups, self._default_radius())
+            params, values = present.params, present.values
             if not edited and backwards.were_edited(params, values):
                 idle = callers.idle_writes()
                 if not idle or backwards.were_edited(params, values, idle):
                     raise RuntimeError(messages.EDITED_GRADIENTS)
             drift = None if edited or is_unscaled else backwards.drift(params, values)
-            measured, (mean_loss, moved) = read(params, values, radii, scale, each, seen, drift)
+            found, (mean_loss, moved) = read(
+                params, values, present.radii, scale, each, seen, drift
+            )
+            measured = replace(found, groups=present.groups, workspace=ledger.workspace)
             if moved:
                 unscaled = scale != 1.0
                 raise RuntimeError(
@@ -329,7 +333,7 @@ class SharpnessAware(AroundBase):
         if not self.parts.always_pass_twice:
             made.bystanders.refuse_lost()
         with torch.no_grad():
-            params, second, _ = with_gradient(self.base.param_groups, self._default_radius())
+            params, second, *_ = with_gradient(self.base.param_groups, self._default_radius())
             if made.first.params and not params:
                 raise RuntimeError(messages.NO_SECOND_GRADIENT)
             step.check_micro_batches(made.pending.backwards, self._backwards.count)
@@ -547,10 +551,11 @@ class SharpnessAware(AroundBase):
         if pending.generators and pending.after is not None:
             drawn = step.end_of(pending.generators)
             pending.after = replace(pending.after, generators=drawn)
+        if self.parts.after_base_step:
+            pending.afterwards = partial(self._act_after_base_step, pending)
         # In one expression: Python lets no interrupt in between its call and its note.
         pending.returned.append(self.base.step())
-        if self.parts.after_base_step:
-            self._act_after_base_step(pending)
+        pending.afterwards()
         self._ledger.commit(pending)
 
     def health(self) -> Health:
@@ -574,8 +579,11 @@ class SharpnessAware(AroundBase):
 
     @torch.no_grad()
     def _act_after_base_step(self, pending: Pending) -> None:
-        for name, part in self.parts.after_base_step.items():
-            part.after_base_step(self.base, pending.carried if name == "combine" else None)
+        """Let the parts act that have not yet: an interrupt may have cut this short."""
+        left = list(self.parts.after_base_step.items())[len(pending.acted) :]
+        for name, part in left:
+            carried = pending.carried if name == "combine" else None
+            pending.acted.append(part.after_base_step(self.base, carried))
 
 
 def _or(given: Any, default: Any) -> Any:

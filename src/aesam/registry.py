@@ -71,13 +71,9 @@ class Setting:
             if not isinstance(value, bool | int | float):  # pyright: ignore
                 raise TypeError(f"{self.name} must have numbers or yes/no as values, got {value!r}")
 
-    def but(self, default: bool | int | float) -> "Setting":
-        """The same setting with another default."""
-        return replace(self, default=default)
-
-    def over(self, *grid: float) -> "Setting":
-        """The same setting with other values to search."""
-        return replace(self, grid=grid)
+    def but(self, default: bool | int | float, grid: tuple[float, ...] | None = None) -> "Setting":
+        """The same setting with another default, and other values to try."""
+        return replace(self, default=default, grid=self.grid if grid is None else grid)
 
 
 @dataclass(frozen=True)
@@ -90,6 +86,8 @@ class MethodRecord:
         make: its class, or a function of ``(base, model, **settings)``.
         settings: its settings with their defaults, those to search first.
         paper: where it is from; empty for a control that is of no paper.
+        rule: for a method beyond the paper, what it does otherwise than SAM, as a formula.
+        cost: what a step costs, in words, where ``rule`` is given.
         needs_total_steps: whether it must know the number of optimizer steps of the whole training.
         needs_seed: whether it draws random numbers of its own.
         instead: for keywords that it lacks and that one may expect, what to write instead.
@@ -103,6 +101,8 @@ class MethodRecord:
     make: Callable[..., SharpnessAware]
     settings: tuple[Setting, ...]
     paper: str = ""
+    rule: str = ""
+    cost: str = ""
     needs_total_steps: bool = False
     needs_seed: bool = False
     instead: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -205,6 +205,8 @@ def register_method(
     label: str,
     settings: Iterable[Setting],
     paper: str = "",
+    rule: str = "",
+    cost: str = "",
     instead: Mapping[str, str] | None = None,
 ) -> Callable[[MethodClass], MethodClass]:
     """Make a class known by a name, to :func:`create` and to every command of the lab.
@@ -216,6 +218,9 @@ def register_method(
             ``seed`` and ``nonfinite``, are no settings. Whether it takes the first two is seen
             from its constructor, and from those above it where it hands keywords on.
         paper: where it is from.
+        rule: what it does otherwise than SAM, as a formula; with it the method is in the docs'
+            table of variants.
+        cost: what a step costs, in words, for that table.
         instead: for keywords that it lacks and that one may expect, what to write instead, in half
             a sentence; none by default.
 
@@ -235,10 +240,13 @@ def register_method(
             if not _takes(make, setting.name, unsure=True):
                 kind = getattr(make, "__name__", make)
                 raise ValueError(f"{kind} does not take the setting {setting.name} of {name}")
-        needs = {f"needs_{word}": _takes(make, word) for word in ("total_steps", "seed")}
-        _METHODS.add(
-            name, MethodRecord(name, label, make, own, paper, instead=dict(instead or {}), **needs)
-        )
+        record = MethodRecord(
+            name, label, make, own, paper, rule, cost,
+            instead=dict(instead or {}),
+            needs_total_steps=_takes(make, "total_steps"),
+            needs_seed=_takes(make, "seed"),
+        )  # fmt: skip
+        _METHODS.add(name, record)
         _mark(make, name)
         return make
 
@@ -277,8 +285,8 @@ def list_methods(pattern: str = "*") -> list[str]:
     Args:
         pattern: ``*`` stands for anything, ``?`` for one letter.
 
-    >>> list_methods("?sam")
-    ['esam']
+    >>> list_methods("ss-*")
+    ['ss-sam']
     """
     return _METHODS.names(pattern)
 

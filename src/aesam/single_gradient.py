@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from aesam.methods import NORMALIZE, RHO, Common
+from aesam.methods import NORMALIZE, RHO, WithoutRadius
 from aesam.optimizer import SharpnessAware
 from aesam.parts.policies import Never
 from aesam.parts.single_pass import AlongLastGradient, AlongMomentum
@@ -17,14 +17,18 @@ from aesam.registry import Setting, register_method
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+ONE = "1 gradient a step"
+
 UPHILL = Setting("uphill", False, "along the momentum, else against it", allowed="yes or no")
 
 
 @register_method(
     "msam",
     label="MSAM",
-    settings=(RHO.but(1.0).over(0.3, 1.0, 3.0), UPHILL, NORMALIZE),
+    settings=(RHO.but(1.0, grid=(0.3, 1.0, 3.0)), UPHILL, NORMALIZE),
     paper="Becker et al. 2024",
+    rule="d = ∇L(w + s ρ v/‖v‖), v the base's momentum, s = −1 or 1",
+    cost=ONE,
 )
 class MSAM(SharpnessAware):
     """MSAM (Becker et al. 2024): one gradient a step, taken along the momentum from ``w``.
@@ -57,17 +61,20 @@ class MSAM(SharpnessAware):
         base: torch.optim.Optimizer,
         model: nn.Module | None = None,
         *,
+        rho: float = 1.0,
         uphill: bool = False,
-        **common: "Unpack[Common]",
+        **common: "Unpack[WithoutRadius]",
     ) -> None:
-        common.setdefault("rho", 1.0)
-        super().__init__(base, model, policy=Never(), ascent=AlongMomentum(uphill), **common)
+        ascent = AlongMomentum(uphill)
+        super().__init__(base, model, policy=Never(), ascent=ascent, rho=rho, **common)
 
 
 @register_method(
     "stale-sam",
     label="stale SAM",
-    settings=(RHO.but(1.0).over(0.25, 0.5, 1.0, 2.0), NORMALIZE),
+    settings=(RHO.but(1.0, grid=(0.25, 0.5, 1.0, 2.0)), NORMALIZE),
+    rule="d = ∇L(w + ρ g/‖g‖), g of the step before",
+    cost=ONE,
 )
 class StaleSAM(SharpnessAware):
     """Stale ascent: one gradient a step, taken along the gradient of the step before from ``w``.
@@ -98,7 +105,9 @@ class StaleSAM(SharpnessAware):
         self,
         base: torch.optim.Optimizer,
         model: nn.Module | None = None,
-        **common: "Unpack[Common]",
+        *,
+        rho: float = 1.0,
+        **common: "Unpack[WithoutRadius]",
     ) -> None:
-        common.setdefault("rho", 1.0)
-        super().__init__(base, model, policy=Never(), ascent=AlongLastGradient(), **common)
+        ascent = AlongLastGradient()
+        super().__init__(base, model, policy=Never(), ascent=ascent, rho=rho, **common)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy
 import pytest
 import torch
-from support.problems import BASES, Problem, mlp, same, weights
+from support.problems import BASES, Problem, normed_mlp, same, weights
 
 import aesam
 from aesam import registry
@@ -52,7 +52,7 @@ def keywords_of(method):
 
 def make(method, dtype, **given):
     record = aesam.method_record(method)
-    model = mlp().to(dtype)
+    model = normed_mlp().to(dtype)
     if record.needs_total_steps and "total_steps" not in record.standing_back(given):
         given = {"total_steps": 20, **given}
     return model, Problem(model), record.make(BASES["sgd"](model.parameters()), model, **given)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.interrupts import BETWEEN, OURS, TORCH, Lines
-from support.problems import METHODS, Problem, same, stochastic_net, weights
+from support.problems import METHODS, VARIANTS, Problem, same, stochastic_net, weights
 
 BEFORE, AFTER = 2, 2  # steps before the one that is interrupted, and after it
 
@@ -73,6 +73,7 @@ CASES = [
     ("closure", "sam"), ("closure", "esam"), ("closure", "ae-looksam"), ("closure", "looksam"),
     ("own passes", "sam"), ("own passes", "looksam"), ("own passes", "esam"),
     ("replay", "sam"), ("replay", "looksam"), ("scaler", "sam"), ("scaler", "ae-looksam"),
+    ("closure", "wsam"), ("scaler", "wsam"), ("own passes", "f-sam"),
 ]  # fmt: skip
 
 
@@ -84,7 +85,7 @@ class Training:
         self.model = net()
         self.problem = Problem(self.model)
         self.base = Counted(self.model.parameters(), lr=0.1, momentum=0.9)
-        self.opt = METHODS[method](self.base, self.model, **more, **options)
+        self.opt = (METHODS | VARIANTS)[method](self.base, self.model, **more, **options)
 
     def step(self, t):
         torch.manual_seed(100 + t)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from support.problems import BASES, METHODS, Problem, same, stochastic_net, weights
+from support.problems import BASES, METHODS, VARIANTS, Problem, same, stochastic_net, weights
 
 #: What a batch may do: in which pass, and what becomes of the loss there.
 POISONS = {
@@ -27,7 +27,7 @@ class Poisoned:
     def __init__(self, method):
         self.model = stochastic_net()
         self.problem = Problem(self.model)
-        self.opt = METHODS[method](BASES["sgd"](self.model.parameters()), self.model)
+        self.opt = (METHODS | VARIANTS)[method](BASES["sgd"](self.model.parameters()), self.model)
 
     def step(self, t):
         torch.manual_seed(t)
@@ -58,7 +58,7 @@ class Poisoned:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS | VARIANTS)
 def test_a_poisoned_batch_every_few_steps_leaves_no_trace(method, faults):
     steps, tried = faults.number(24, 240), 0
     clean = Poisoned(method)

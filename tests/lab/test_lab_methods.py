@@ -35,7 +35,7 @@ def test_a_method_without_a_record_has_defaults():
 
 def test_every_method_of_the_library_has_a_group_and_a_known_baseline():
     groups = {name: lab_method(name).group for name in aesam.list_methods()}
-    assert sorted(set(groups.values())) == ["control", "paper"]
+    assert sorted(set(groups.values())) == ["control", "paper", "variant"]
     for name in groups:
         assert lab_method(name).baseline in groups
         assert (lab_method(name).borrows or "sam") in groups

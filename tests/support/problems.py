@@ -1,6 +1,7 @@
 """Small problems in float64 and the table of methods that every test draws from."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -27,8 +28,16 @@ METHODS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "esam": lambda base, model=None, **o: aesam.ESAM(base, model, **({"seed": 5} | o)),
 }
 
-#: Methods beyond the paper's.
+#: The same for methods beyond the paper.
 VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
+    "asam": aesam.ASAM,
+    "fisher-sam": aesam.FisherSAM,
+    "gnp": aesam.GNP,
+    "f-sam": aesam.FSAM,
+    "vasso": aesam.VaSSO,
+    "gsam": aesam.GSAM,
+    "wsam": aesam.WSAM,
+    "sam-on": aesam.SAMON,
     "msam": aesam.MSAM,
     "stale-sam": aesam.StaleSAM,
     "sub-sam": lambda base, model=None, **o: aesam.SubSAM(base, model, **({"share": 0.5} | o)),
@@ -112,16 +121,15 @@ class Problem:
 
     def own_passes(self, opt: aesam.SharpnessAware, t: int, first_pass: bool = True) -> Tensor:
         """The same step with the loop owning its passes."""
-        if first_pass:
-            with opt.first_pass():
-                losses = self.losses(t)
-                losses.mean().backward()
-        else:
-            losses = self.losses(t)
+        samples = opt.parts.samples
+        chosen = samples.rows_at_first(self.losses(t).detach()) if samples.looks_first else None
+        some = chosen if samples.first_rows is None else samples.first_rows
+        with opt.first_pass() if first_pass else nullcontext():
+            losses = self.losses(t, some)
             losses.mean().backward()
         if opt.needs_second_pass(losses=losses):
             with opt.perturbed() as at:
-                rows = at.rows(lambda: self.losses(t))
+                rows = at.rows(lambda: self.losses(t)) if chosen is None else chosen
                 self.losses(t, rows).mean().backward()
         opt.step()
         opt.zero_grad()
@@ -132,6 +140,13 @@ def mlp(seed: int = 0) -> nn.Sequential:
     """The network of the twin: tanh, float64, no buffers."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+def normed_mlp(seed: int = 0) -> nn.Sequential:
+    """The same with a normalisation layer that looks at one row at a time."""
+    torch.manual_seed(seed)
+    layers = nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2)
+    return nn.Sequential(*layers).double()
 
 
 def stochastic_net(seed: int = 0) -> nn.Sequential:

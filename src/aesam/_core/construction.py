@@ -137,17 +137,19 @@ def refuse_parameters(
     theirs = {k: v for k, v in given.items() if k not in usual.keys() | foreign} or {"lr": 0.1}
     optimizer = kind.__name__ if a_class and inspect.isclass(kind) else "SGD"
     known = hasattr(torch.optim, optimizer)
+    adaptive = bool(given.get("adaptive"))
+    shown = "ASAM" if adaptive and method.__name__ == "SAM" else method.__name__
     name = getattr(method, "registered_as", "") or method.__name__
     raise TypeError(
         messages.PARAMETERS_GIVEN.format(
-            method=method.__name__,
-            name=name,
+            method=shown,
+            name="asam" if adaptive and name == "sam" else name,
             optimizer=f"torch.optim.{optimizer}" if known else optimizer,
             by_name=repr(optimizer.lower()).replace("'", '"') if known else optimizer,
             theirs=_as_keywords(theirs),
             own=_as_keywords(own),
         )
-        + ("\nadaptive=True (ASAM) is not among the methods." if given.get("adaptive") else "")
+        + (f"\n{messages.ADAPTIVE}" if adaptive else "")
     )
 
 
@@ -170,6 +172,7 @@ def refuse_unknown(method: type, unknown: Mapping[str, object]) -> None:
         raise TypeError(
             f"{method.__name__} has no keyword {' or '.join(unknown)}. What the optimizer takes, "
             "such as lr, is given to it before it is wrapped."
+            + (f" {messages.ADAPTIVE}" if "adaptive" in unknown else "")
         )
 
 
@@ -264,8 +267,8 @@ def check_part(name: str, part: object, kind: type[Kind]) -> Kind:
     return part
 
 
-def check_parts(parts: Parts, base: torch.optim.Optimizer) -> Parts:
-    """The parts, if they go together and with the base."""
+def check_parts(parts: Parts, model: nn.Module | None, base: torch.optim.Optimizer) -> None:
+    """Refuse parts that do not go together, or with the model or the base."""
     if not (parts.ascent.has_second_gradient or parts.policy.never_fires):
         raise ValueError(
             f"{parts.ascent!r} takes no second gradient, which {parts.policy!r} asks for: use "
@@ -274,8 +277,7 @@ def check_parts(parts: Parts, base: torch.optim.Optimizer) -> Parts:
     if parts.always_pass_twice:
         _check_first_rows(parts)
     for part in parts.by_name.values():
-        part.check_base(base)
-    return parts
+        part.check_model(model, base)
 
 
 def _check_first_rows(parts: Parts) -> None:

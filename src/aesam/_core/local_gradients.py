@@ -8,6 +8,7 @@ while everything else sees the average that is in ``p.grad``.
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -120,7 +121,7 @@ class LocalGradients:
         scale = self._scale
         norm, norms, _ = tensors.measure(values, each, [])
         norms = [n / scale for n in norms]
-        return Gradient(measured.params, values, measured.radii, norm / scale, scale, norms)
+        return replace(measured, values=values, norm=norm / scale, scale=scale, norms=norms)
 
 
 def _keeper(local: LocalGradients, key: int) -> Callable[[tuple[Tensor, ...]], None]:

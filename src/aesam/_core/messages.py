@@ -152,6 +152,10 @@ PARAMETERS_GIVEN = """\
 or, where a framework makes the optimizer as cls(params, **settings),
     aesam.FromParams(params, method="{name}", optimizer={by_name}, model=model{own}{theirs})"""
 
+ADAPTIVE = """\
+adaptive=True is ASAM, a method of its own: aesam.ASAM(optimizer, model, rho=0.5). For other methods
+it is a part: SharpnessAware(..., ascent=aesam.parts.scaled_ascents.WithWeights())."""
+
 MODEL_NOT_GIVEN = """\
 the model was not given, so if it has BatchNorm, its statistics are counted twice on steps with a
 second gradient: pass model=..., or model=None to say that there is nothing to guard"""

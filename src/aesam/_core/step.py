@@ -5,6 +5,7 @@ The order of a step is in :mod:`aesam.optimizer`; here is what each call of it d
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -23,7 +24,7 @@ from aesam._core.local_gradients import LocalGradients
 from aesam._core.single_pass import SinglePass
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Gradient, Memory, Part
+from aesam.parts.part import Gradient, Memory, Part, places_of
 from aesam.parts.policies import Decision, Observation, answer_of
 
 _NO_MEMORY = Memory()
@@ -101,7 +102,8 @@ class Pending:
     the tensors of memories that it replaces, which then go back to the workspace. ``backwards`` are
     the backward passes that made the first gradient, where they were counted. ``loss`` is that of
     the first pass where it was told, ``sighting`` what the second one sees, ``seen`` that in plain
-    numbers. ``returned`` is what the base's update returned, once it has.
+    numbers. ``returned`` is what the base's update returned, once it has; ``afterwards`` then acts
+    for the parts that have something to do after it, those in ``acted`` have.
     """
 
     after: Committed | None
@@ -119,6 +121,8 @@ class Pending:
     seen: Seen | None = None
     released: list[dict[Tensor, Tensor]] = field(default_factory=list[dict[Tensor, Tensor]])
     returned: list[object] = field(default_factory=list[object])
+    afterwards: Callable[[], None] = lambda: None
+    acted: list[object] = field(default_factory=list[object])
 
 
 #: A second pass that was decided, and what it needs.
@@ -244,6 +248,8 @@ class Ledger:
         """End the step under way after an error: taken if the base's update returned."""
         self.forget_first_pass()
         if self.pending is not None and self.pending.returned:
+            with suppress(Exception):  # which was raised already
+                self.pending.afterwards()
             self.commit(self.pending)
         else:
             self.discard()
@@ -322,6 +328,9 @@ def decide(
     factor = _radius_factor(after, compensate)
     record = StepRecord(done.step, use_sam, squared_norm, *why, factor if use_sam else None)
     pending = Pending(after, record, drawn, scale=measured.scale)
+    # Those of a part that also learns are let go when it has.
+    observed = [n for n in seen if n not in parts.learners]
+    pending.released = [_let_go(done.memory(n), seen[n]) for n in observed]
     if use_sam or parts.always_pass_twice:
         pending.ahead = SecondPass(measured, versions_of(measured), random, losses, use_sam, factor)
     return pending, decision
@@ -464,8 +473,12 @@ def ascend(
     if not ahead.ascends:
         return first, None
     along = ledger.local.instead_of(measured, parts.needs_norm_of_each)
+    if parts.ascent.needs_places and model is not None:
+        along = replace(along, places=places_of(along.params, model))
+    done = ledger.committed
+    known = (pending.after or done) if parts.ascent.looks_at_observed else done
     direction = parts.ascent.direction(
-        along, ledger.committed.memory("ascent"), pending.generators.get("ascent")
+        along, known.memory("ascent"), pending.generators.get("ascent")
     )
     if ahead.radius_factor != 1.0:
         direction = replace(direction, gain=direction.gain * ahead.radius_factor)
@@ -526,7 +539,7 @@ def finish_second_pass(
     elif pending.after is not None:
         kept = {name: parts.learners[name].settle(memory) for name, memory in learned.items()}
         pending.after = replace(pending.after, memories={**pending.after.memories, **kept})
-        pending.released = [
+        pending.released += [
             gone
             for name, memory in kept.items()
             for gone in (

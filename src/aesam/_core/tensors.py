@@ -162,14 +162,14 @@ def to_host(vector: Tensor) -> list[float]:
     return vector.tolist()
 
 
-def norms(tensors: Sequence[Tensor]) -> list[float]:
+def norms(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> list[float]:
     """The Euclidean norm of each tensor, fetched to the host in one transfer."""
     if not tensors:
         return []
-    found = to_host(_power_norms(tensors, 2))
+    found = to_host(_power_norms(tensors, 2, shards_of=shards_of))
     if _is_trusted(math.hypot(*found)):
         return found
-    return to_host(_power_norms(tensors, 2, wide=True))
+    return to_host(_power_norms(tensors, 2, wide=True, shards_of=shards_of))
 
 
 def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> Tensor:
@@ -184,10 +184,18 @@ def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -
     return torch.linalg.vector_norm(_power_norms(tensors, 2, shards_of=shards_of))
 
 
-def norm_on_host(tensors: Sequence[Tensor]) -> float:
+def sum_of_magnitudes(tensors: Sequence[Tensor]) -> Tensor:
+    """``Σ |x|`` of what this process holds, on the device; finite if and only if every number is.
+
+    But for sums that no float holds, of numbers as large as that.
+    """
+    return _power_norms(local(tensors), 1).sum()
+
+
+def norm_on_host(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> float:
     """The Euclidean norm of all tensors together, as a number; infinite or NaN if one is."""
-    (found,) = to_host(norm(tensors).reshape(1))
-    return found if _is_trusted(found) else math.hypot(*norms(tensors))
+    (found,) = to_host(norm(tensors, shards_of).reshape(1))
+    return found if _is_trusted(found) else math.hypot(*norms(tensors, shards_of))
 
 
 def measure(
@@ -239,7 +247,7 @@ def dot(
 
     ``scratch`` is overwritten.
     """
-    a, b, products = _real(local(left)), _real(local(right)), _real(scratch)
+    a, b, products = real(local(left)), real(local(right)), real(scratch)
     dense = [i for i, pair in enumerate(zip(a, b, strict=True)) if _strided(*pair)]
     total = torch.zeros((), device=a[0].device)
     for i in set(range(len(a))).difference(dense):
@@ -363,6 +371,6 @@ def _alike(tensors: Sequence[Tensor], kind: Callable[[Tensor], object]) -> list[
     return list(kinds.values())
 
 
-def _real(tensors: Sequence[Tensor]) -> list[Tensor]:
+def real(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Complex tensors as pairs of reals, in the same storage."""
     return [torch.view_as_real(t) if t.is_complex() else t for t in tensors]

@@ -109,7 +109,18 @@ def _register_own() -> None:
         "matched-looksam": LabMethod("control", look, look, colour=LIGHT_GREY, marker="p"),
         "inverted-looksam": LabMethod("control", look, look, colour=LIGHT_GREY, marker="d"),
     }
-    for name, record in {**of_paper, **controls}.items():
+    # Those of one kind share a colour: ascents, averages, combinations, radii.
+    variants = {
+        "asam": LabMethod(tuned={"rho": 0.5}, colour=BLUE, marker="8"),
+        "fisher-sam": LabMethod(tuned=wide, colour=BLUE, marker="H"),
+        "f-sam": LabMethod(tuned=wide, colour=SKY, marker="8"),
+        "vasso": LabMethod(tuned=wide, colour=SKY, marker="H"),
+        "gsam": LabMethod(tuned=wide, colour=GREEN, marker="8"),
+        "wsam": LabMethod(tuned=wide, colour=GREEN, marker="H"),
+        "sam-on": LabMethod(tuned=wide, colour=BLUE, marker="*"),
+        "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
+    }
+    for name, record in {**of_paper, **controls, **variants}.items():
         register_lab_method(name, record)
 
 
@@ -254,7 +265,10 @@ def make(
         given["total_steps"] = total_steps
     if record.needs_seed:
         given["seed"] = seed
-    return record.make(base, model, **given)
+    try:
+        return record.make(base, model, **given)
+    except ValueError as error:  # a model that the method cannot train, for instance
+        raise UsageError(f"{method.name}: {error}") from None
 
 
 def check_settings(method: Method) -> None:
@@ -269,8 +283,9 @@ def samples_of_method(method: Method) -> Samples:
 
 def _probe(method: Method) -> aesam.SharpnessAware:
     _refuse_foreign(method, record_of(method.name))
-    base = torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9)
+    model = nn.LayerNorm(1)  # which every method can train
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     try:
-        return make(method, base, nn.Identity(), total_steps=1, seed=0)
-    except (TypeError, ValueError) as error:
+        return make(method, base, model, total_steps=1, seed=0)
+    except TypeError as error:
         raise UsageError(str(error)) from None

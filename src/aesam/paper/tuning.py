@@ -54,7 +54,8 @@ def chosen(bench: Bench, names: Iterable[str], find: Find) -> Bench:
 
 def _how(bench: Bench, runs: Sequence[Run], find: Find) -> str:
     """What was chosen and on how little, after what the bench says of a setting it fixes."""
-    what = " and ".join(s.symbol for s in all_settings() if s.grid and s.name not in bench.fixed)
+    tried = {name for run in runs for name in searched(run.method.name)} - set(bench.fixed)
+    what = " and ".join(s.symbol for s in all_settings() if s.name in tried)
     of = bench.base.data.subset
     size = "" if of is None else f" ({round(HOLDOUT * of)} images, so ties are many)"
     how = (

@@ -1,11 +1,13 @@
 """The parts of a step: five questions, and the answers that a method picks from.
 
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
-(:mod:`~aesam.parts.ascents`), on which rows (:mod:`~aesam.parts.samples`), what a step without one
-does (:mod:`~aesam.parts.between`) and how two gradients become one
-(:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.budget` has the policy of a cost that is set,
-:mod:`~aesam.parts.composed` policies made of others, :mod:`~aesam.parts.controls` those to compare
-with, :mod:`~aesam.parts.single_pass` ascents that need no second gradient.
+(:mod:`~aesam.parts.ascents` and, for variants, :mod:`~aesam.parts.scaled_ascents`,
+:mod:`~aesam.parts.averaged_ascents`, :mod:`~aesam.parts.chosen_ascents` and
+:mod:`~aesam.parts.radii`; without a second gradient :mod:`~aesam.parts.single_pass`), on which rows
+(:mod:`~aesam.parts.samples`), what a step without one does (:mod:`~aesam.parts.between`) and how
+two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.budget` has the policy of
+a cost that is set, :mod:`~aesam.parts.composed` policies made of others,
+:mod:`~aesam.parts.controls` those to compare with.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
@@ -14,14 +16,18 @@ parameters too, and ``checks`` of what its constructor is given.
 
 from aesam.parts import (
     ascents,
+    averaged_ascents,
     between,
     budget,
     checks,
+    chosen_ascents,
     combine,
     composed,
     controls,
     policies,
+    radii,
     samples,
+    scaled_ascents,
     single_pass,
 )
 from aesam.parts.ascents import Ascent
@@ -34,10 +40,12 @@ from aesam.parts.part import (
     Memory,
     MemoryPart,
     Part,
+    Place,
     Tensors,
     Workspace,
     global_norm,
     radius,
+    rate,
 )
 from aesam.parts.policies import Decision, Observation, Policy
 from aesam.parts.samples import Samples
@@ -54,20 +62,26 @@ __all__ = [
     "MemoryPart",
     "Observation",
     "Part",
+    "Place",
     "Policy",
     "Samples",
     "Tensors",
     "Workspace",
     "ascents",
+    "averaged_ascents",
     "between",
     "budget",
     "checks",
+    "chosen_ascents",
     "combine",
     "composed",
     "controls",
     "global_norm",
     "policies",
+    "radii",
     "radius",
+    "rate",
     "samples",
+    "scaled_ascents",
     "single_pass",
 ]

@@ -29,6 +29,13 @@ class Ascent(MemoryPart):
     #: never fires.
     has_second_gradient = True
 
+    #: Whether ``gradient.places`` is looked at: the names of the parameters, and their modules.
+    needs_places = False
+
+    #: Whether :meth:`direction` is handed what :meth:`observe` made of this step's gradient,
+    #: instead of the memory of before this step.
+    looks_at_observed = False
+
     @property
     def needs_norm_of_each(self) -> bool:
         """Whether ``gradient.norms`` is looked at."""

@@ -56,6 +56,12 @@ def share(name: str, value: object) -> float:
     return real(name, value, allowed, within=0.0 < real(name, value, allowed) <= 1.0)
 
 
+def share_below_one(name: str, value: object) -> float:
+    """``value`` of ``name``, if it is 0 or more and below 1."""
+    allowed = "a number from 0 and below 1"
+    return real(name, value, allowed, within=0.0 <= real(name, value, allowed) < 1.0)
+
+
 def decay(name: str, value: object) -> float:
     """``value`` of ``name``, if it is between 0 and 1 and neither of them."""
     allowed = "a number strictly between 0 and 1"
@@ -83,6 +89,15 @@ def whole_or_none(name: str, value: object, least: int) -> int | None:
 def seed(name: str, value: object) -> int:
     """``value`` of ``name``, if a generator of torch can be seeded with it."""
     return whole(name, value, least=0)
+
+
+def text(name: str, value: object, allowed: str) -> str:
+    """``value`` of ``name``, if it is a word or more."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be {allowed}, got {value!r} of type {type(value).__name__}")
+    if not value.strip():
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return value
 
 
 def flag(name: str, value: object) -> bool:

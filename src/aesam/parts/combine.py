@@ -1,17 +1,20 @@
 """How the two gradients become one direction ``d``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from aesam._core import tensors
+import torch
+from torch import Tensor
+
+from aesam._core import pieces, tensors
+from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
+from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors, rate
 
 
 class Combine(MemoryPart):
     """Base of all combinations: override :meth:`combine`.
 
-    >>> import torch
     >>> class Halved(Combine):
     ...     def combine(self, first, params, second, memory, generator):
     ...         for g_s in second:
@@ -59,7 +62,6 @@ class Mix(Combine):
         alpha: weight ``α`` of the second gradient, any finite number, 0.8 by default; 1 is
             :class:`Replace`.
 
-    >>> import torch
     >>> w, g, g_s = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     >>> first = Gradient([w], [g], radii=[0.05], norm=1.0)
     >>> Mix(alpha=0.8).combine(first, [w], [g_s], Memory(), None)
@@ -76,7 +78,132 @@ class Mix(Combine):
     def combine(
         self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
-        tensors.scale(second, self.alpha)
-        known = dict(zip(map(id, first.params), first.values, strict=True))
-        pairs = [(s, known[id(p)]) for p, s in zip(params, second, strict=True) if id(p) in known]
-        tensors.add([s for s, _ in pairs], [g for _, g in pairs], 1.0 - self.alpha)
+        both, g, g_s = _in_both(first, params, second)
+        pieces.mix(g_s, g, self.alpha, 1.0 - self.alpha)
+        tensors.scale(_without(both, params, second), self.alpha)
+
+
+@dataclass(frozen=True)
+class SurrogateGap(Combine):
+    """GSAM's: ``d = g_s − α g_⊥``, with ``g_⊥`` what of ``g`` is orthogonal to ``g_s``.
+
+    ``g_⊥ = g − (g·g_s / ‖g_s‖²) g_s``: against it the loss at ``w + ε`` stays, and what it is above
+    the loss at ``w`` (the surrogate gap) falls. Products are global, and ``g_⊥ = g`` where ``g_s``
+    is zero. A tensor without a second gradient has none in ``d``; one without a first counts it as
+    zero.
+
+    Args:
+        alpha: weight ``α`` of ``g_⊥``, any finite number, 0.1 by default; 0 is :class:`Replace`.
+
+    >>> w, g, g_s = torch.zeros(2), torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0])
+    >>> first = Gradient([w], [g], radii=[0.05], norm=2**0.5)
+    >>> SurrogateGap(alpha=0.5).combine(first, [w], [g_s], Memory(), None)
+    >>> g_s
+    tensor([ 2.0000, -0.5000])
+    """
+
+    alpha: float = 0.1
+    needs_first_gradient = True
+
+    def __post_init__(self) -> None:
+        self._keep(alpha=checks.finite("alpha", self.alpha))
+
+    def combine(
+        self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
+    ) -> None:
+        both, g, g_s = _in_both(first, params, second)
+        length = first.norm * first.scale
+        if length == 0.0 or not both:
+            return
+        unit = min(1.0 / length, 1e38)  # g·unit has length 1: no square leaves the dtype's range
+        along = pieces.dot(g, g_s, unit, both, first.workspace)
+        norm = tensors.norm(second, params)
+        cosine = along.to(norm) / (norm * (unit * length))
+        share = cosine * length / norm  # g·g_s / ‖g_s‖²
+        own = 1.0 + self.alpha * torch.where(norm > 0.0, share, torch.zeros_like(share))
+        pieces.mix(g_s, g, own, -self.alpha)
+        tensors.scale(_without(both, params, second), own)
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What WSAM has still to apply after the base's update, and which strokes of it are done."""
+
+    values: dict[Tensor, Tensor]  # by parameter
+    factor: float
+    workspace: Workspace
+    done: list[object] = field(default_factory=list[object])
+
+
+@dataclass(frozen=True)
+class WeightedSharpness(Combine):
+    """WSAM's: the base steps along ``g``, and the sharpness is applied after it, decoupled.
+
+    ``d = g``, then ``w ← w − lr · γ/(1−γ) · (g_s − g)`` with the learning rate of the parameter's
+    group: neither momentum nor preconditioning of the base touch it, nor does ``max_norm``. After
+    an interrupt a step that the base has taken has this too.
+
+    A tensor without a second gradient has no part in either; one without a first counts it as zero.
+
+    Args:
+        gamma: weight ``γ`` of the sharpness, from 0, which is the base alone, and below 1; 0.9 by
+            default, and 1/2 weighs both as SAM does.
+
+    >>> w, g, g_s = torch.zeros(1), torch.tensor([1.0]), torch.tensor([4.0])
+    >>> weighted = WeightedSharpness(gamma=0.5)
+    >>> rest = weighted.combine(Gradient([w], [g], [0.05], 1.0), [w], [g_s], Memory(), None)
+    >>> weighted.after_base_step(torch.optim.SGD([w], lr=0.1), rest)
+    >>> g_s, w
+    (tensor([1.]), tensor([-0.3000]))
+    """
+
+    gamma: float = 0.9
+    needs_first_gradient = True
+
+    def __post_init__(self) -> None:
+        self._keep(gamma=checks.share_below_one("gamma", self.gamma))
+
+    def combine(
+        self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
+    ) -> _Rest:
+        both, g, _ = _in_both(first, params, second)
+        if len(both) < len(params):
+            known = dict(zip(map(id, both), g, strict=True))
+            zeros = [torch.zeros_like(s) for s in tensors.local(second)]
+            g = [known.get(id(p), zero) for p, zero in zip(params, zeros, strict=True)]
+        rest = first.workspace.take(params, second)
+        pieces.set_apart(rest, second, g)
+        factor = self.gamma / (1.0 - self.gamma) / first.scale
+        return _Rest(dict(zip(params, rest, strict=True)), factor, first.workspace)
+
+    def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
+        if not isinstance(carried, _Rest):
+            return
+        for group in base.param_groups[len(carried.done) :]:
+            moved = [p for p in dict.fromkeys(group["params"]) if p in carried.values]
+            applied = [carried.values[p] for p in moved]
+            sign = 1.0 if group.get("maximize", False) else -1.0
+            factor = sign * rate(group) * carried.factor
+            # In one expression: Python lets no interrupt in between its call and its note.
+            carried.done.append(tensors.add(moved, applied, factor))
+        rests = dict(carried.values)
+        carried.values.clear()  # first: given back twice, they would be lent to two
+        carried.workspace.give(list(rests), list(rests.values()))
+
+
+def _in_both(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:
+    """The parameters that have both gradients, and those, in the second's order."""
+    if list(map(id, first.params)) == list(map(id, params)):
+        return params, first.values, second
+    known = dict(zip(map(id, first.params), first.values, strict=True))
+    rows = [i for i, p in enumerate(params) if id(p) in known]
+    both = [params[i] for i in rows]
+    return both, [known[id(p)] for p in both], [second[i] for i in rows]
+
+
+def _without(both: Tensors, params: Tensors, second: Tensors) -> Tensors:
+    """The second gradients of the parameters that have no first."""
+    if len(both) == len(params):
+        return []
+    known = set(map(id, both))
+    return [s for p, s in zip(params, second, strict=True) if id(p) not in known]

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aesam._core import tensors
 from aesam._core.tensors import Workspace
@@ -17,6 +17,21 @@ Tensors = list[Tensor]
 
 #: What a part draws random numbers from: the generator of its ``seed``, None where it has none.
 Draws = torch.Generator | None
+
+
+class Place(NamedTuple):
+    """Where a parameter stands in the model.
+
+    Args:
+        name: its full name, as ``model.named_parameters()`` has it.
+        module: the module that has it.
+
+    >>> Place("head.bias", nn.Linear(2, 1)).module
+    Linear(in_features=2, out_features=1, bias=True)
+    """
+
+    name: str
+    module: nn.Module
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,10 @@ class Gradient:
         norm: ``‖g‖`` of the true gradient, over all tensors, without ``scale``.
         scale: the factor of a loss scaler, above 0; 1 by default.
         norms: the norm of each tensor without ``scale``, where an ascent asks for them; else empty.
+        groups: the parameter group of each, with all its settings; its ``lr`` may be a tensor.
+        places: where each stands in the model, where an ascent asks for it; else empty. Several of
+            a parameter that is shared, none of one that the model does not have.
+        workspace: lends buffers that are kept between steps.
 
     >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], radii=[0.05], norm=5.0)
     >>> g.squared_norm
@@ -42,6 +61,9 @@ class Gradient:
     norm: float
     scale: float = 1.0
     norms: Sequence[float] = ()
+    groups: Sequence[Mapping[str, Any]] = ()
+    places: Sequence[Sequence[Place]] = ()
+    workspace: Workspace = field(default_factory=Workspace, repr=False, compare=False)
 
     @property
     def squared_norm(self) -> float:
@@ -56,13 +78,15 @@ class Gradient:
     def over(self, chosen: Sequence[int]) -> "Gradient":
         """The gradient over the tensors with these indices only; needs ``norms``."""
         norms = [self.norms[i] for i in chosen]
-        return Gradient(
+        return replace(
+            self,
             params=[self.params[i] for i in chosen],
             values=[self.values[i] for i in chosen],
             radii=[self.radii[i] for i in chosen],
             norm=math.hypot(*norms),
-            scale=self.scale,
             norms=norms,
+            groups=[self.groups[i] for i in chosen] if self.groups else (),
+            places=[self.places[i] for i in chosen] if self.places else (),
         )
 
     def with_values(self, values: Tensors) -> "Gradient":
@@ -78,7 +102,8 @@ class Direction:
         params: the parameters to move.
         vectors: which way, a tensor for each of them.
         radii: how far, ``ρ`` of each one's group.
-        length: what normalising divides by, measured like ``vectors``, loss scale included.
+        length: what normalising divides by, measured like ``vectors``, loss scale included. If
+            it is infinite or NaN, the weights go nowhere and the update is skipped.
         scale: what stands in its place without normalising, above 0; 1 by default.
         gain: a factor on all of it; 1 by default.
 
@@ -98,6 +123,8 @@ class Direction:
         divisor = self.length if normalize else self.scale
         if divisor == 0.0:
             return [0.0] * len(self.radii)
+        if not math.isfinite(divisor):
+            return [math.nan] * len(self.radii)
         return [radius * self.gain / divisor for radius in self.radii]
 
 
@@ -140,8 +167,8 @@ class Part:
         seed = getattr(self, "seed", None)
         return {} if seed is None else {"": seed}
 
-    def check_base(self, base: torch.optim.Optimizer) -> None:
-        """Raise a ValueError for an optimizer that this part cannot work with."""
+    def check_model(self, model: nn.Module | None, base: torch.optim.Optimizer) -> None:
+        """Refuse, where the optimizer is made, a model that this part could not work with."""
 
     def before_pass(
         self, base: torch.optim.Optimizer, memory: "Memory", generator: Draws
@@ -154,9 +181,14 @@ class Part:
         return None
 
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
-        """Change the weights after the base optimizer did.
+        """Change the weights after the base optimizer did; not on a step that is skipped.
 
-        ``carried`` is what a combination's ``combine`` returned, None for the other parts.
+        The step counts by then. So where an interrupt cuts this short, it is called again with the
+        same ``carried``: what changes weights in several strokes notes there which are done.
+
+        Args:
+            base: the optimizer that has just made its update.
+            carried: what a combination's ``combine`` returned, None for the other parts.
         """
 
     def _keep(self, **checked: bool | int | float | str | None) -> None:
@@ -234,21 +266,59 @@ def read(
     return measured, [None if number is None else next(found) for number in beside]
 
 
-def with_gradient(
-    groups: Iterable[dict[str, Any]], rho: float
-) -> tuple[Tensors, Tensors, list[float]]:
-    """The parameters that have a gradient, each once, those gradients, and the radius of each."""
+class Present(NamedTuple):
+    """The parameters that have a gradient, each once; the gradient, radius and group of each."""
+
+    params: Tensors
+    values: Tensors
+    radii: list[float]
+    groups: list[dict[str, Any]]
+
+
+def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> Present:
+    """What has a gradient now, in the groups' order."""
     params: Tensors = []
     radii: list[float] = []
+    owners: list[dict[str, Any]] = []
     for group in groups:
         present = [p for p in group["params"] if p.grad is not None]
         params += present
         radii += [radius(group, rho)] * len(present)
+        owners += [group] * len(present)
     if len(set(map(id, params))) < len(params):
         once = {id(p): i for i, p in reversed(list(enumerate(params)))}
         kept = sorted(once.values())
         params, radii = [params[i] for i in kept], [radii[i] for i in kept]
-    return params, [p.grad for p in params if p.grad is not None], radii
+        owners = [owners[i] for i in kept]
+    return Present(params, [p.grad for p in params if p.grad is not None], radii, owners)
+
+
+def dense(part: Part, values: Tensors) -> Tensors:
+    """The tensors, if none of them is sparse; else an error that says what to do."""
+    if any(t.layout is not torch.strided for t in values):
+        raise TypeError(
+            f"{type(part).__name__} needs dense gradients and found a sparse one: make the "
+            "embedding with sparse=False, or use SAM, which takes both"
+        )
+    return values
+
+
+def places_of(params: Tensors, model: nn.Module) -> list[list[Place]]:
+    """Where each parameter stands in the model now, by the names that wrappers do not change."""
+    found: dict[int, list[Place]] = {id(p): [] for p in params}
+    modules = cast(Iterable[tuple[str, nn.Module]], model.named_modules(remove_duplicate=False))
+    for path, module in modules:
+        for name, p in module.named_parameters(path, recurse=False, remove_duplicate=False):
+            if id(p) in found:
+                found[id(p)].append(Place(_unwrapped(name, model), module))
+    return [found[id(p)] for p in params]
+
+
+def _unwrapped(name: str, model: nn.Module) -> str:
+    """The name without what DDP and ``torch.compile`` put before and into it."""
+    name = name.replace("_orig_mod.", "")
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
+    return name.removeprefix("module.") if wrapped else name
 
 
 def radius(group: dict[str, Any], rho: float) -> float:
@@ -263,6 +333,23 @@ def radius(group: dict[str, Any], rho: float) -> float:
     """
     own = checks.at_least_zero("rho of a parameter group", group.get("rho", rho))
     return -own if group.get("maximize", False) else own
+
+
+def rate(group: Mapping[str, Any]) -> float:
+    """The group's learning rate as a number; one on a device is fetched from it.
+
+    Args:
+        group: a parameter group that has an ``lr``.
+
+    >>> rate({"lr": torch.tensor(0.5)})
+    0.5
+    """
+    if "lr" not in group:
+        raise ValueError(
+            "the method needs the learning rate of each parameter group, and one has no lr: use "
+            "another base optimizer, or set group['lr']"
+        )
+    return float(group["lr"])
 
 
 def global_norm(vectors: Sequence[Tensor]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aesam._core import tensors
 from aesam.parts import checks
@@ -55,7 +55,7 @@ class AlongMomentum(BeforePass):
         if not isinstance(self.key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"key must be a name of the base's state, got {self.key!r}")
 
-    def check_base(self, base: torch.optim.Optimizer) -> None:
+    def check_model(self, model: nn.Module | None, base: torch.optim.Optimizer) -> None:
         if any(group.get("momentum", 1.0) == 0.0 for group in base.param_groups) and not self.key:
             raise ValueError(
                 f"{type(base).__name__} has no momentum to go along: give it one, momentum=0.9 for "

@@ -25,7 +25,8 @@ KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "sec
 def small_run(method="ae-looksam", **training_changes):
     usual = data_record("synthetic").usual
     changed = replace(usual.training, **({"epochs": 3} | training_changes))
-    return replace(usual, method=fill(Method(method)), training=changed)
+    model = replace(usual.model, name="digits-cnn") if method == "sam-on" else usual.model
+    return replace(usual, method=fill(Method(method)), model=model, training=changed)
 
 
 @pytest.mark.parametrize("method", list_methods())

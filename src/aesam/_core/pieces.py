@@ -1,0 +1,164 @@
+"""Several operations in a row on lists of tensors, a piece that fits a core's cache at a time.
+
+On a CPU a step's bookkeeping waits for memory: four operations on a piece read it once, four
+operations on a whole model read it four times. Elsewhere all tensors are one piece, since there
+each operation has a cost of its own.
+"""
+
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors
+
+from aesam._core import tensors
+
+Lists = tuple[list[Tensor], ...]
+
+_PIECE = 1 << 16  # numbers of each list; a few times as many fit a core's cache
+
+
+def pieces(*lists: Sequence[Tensor]) -> Iterator[Lists]:
+    """The same numbers in pieces, as views: what is written to them is written to the tensors.
+
+    Of DTensors those are of this process's shards; complex numbers are pairs of real ones.
+    """
+    plain = [tensors.real(tensors.local(each)) for each in lists]
+    if not plain[0]:
+        return
+    if not all(t.device.type == "cpu" and not t.is_sparse for each in plain for t in each):
+        yield tuple(plain)
+        return
+    together: list[tuple[Tensor, ...]] = []
+    size = 0
+    for row in zip(*plain, strict=True):
+        count = row[0].numel()
+        if size + count > _PIECE and together:
+            yield _columns(together)
+            together, size = [], 0
+        if count > _PIECE and all(t.is_contiguous() for t in row):
+            for parts in zip(*(t.view(-1).split(_PIECE) for t in row), strict=True):
+                yield tuple([part] for part in parts)
+        else:
+            together.append(row)
+            size += count
+    if together:
+        yield _columns(together)
+
+
+def _columns(rows: list[tuple[Tensor, ...]]) -> Lists:
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+def blend(
+    targets: Sequence[Tensor],
+    olds: Sequence[Tensor],
+    news: Sequence[Tensor],
+    keep: float,
+    share: float,
+) -> None:
+    """``targets ← keep · olds + share · news``."""
+    for target, old, new in pieces(targets, olds, news):
+        if keep == 0.0:
+            torch._foreach_copy_(target, new)
+            torch._foreach_mul_(target, share)
+        else:
+            torch._foreach_copy_(target, old)
+            torch._foreach_mul_(target, keep)
+            torch._foreach_add_(target, new, alpha=share)
+
+
+def mix(
+    targets: Sequence[Tensor], others: Sequence[Tensor], own: float | Tensor, factor: float
+) -> None:
+    """``targets ← own · targets + factor · others``; ``own`` may be on the device."""
+    if not abs(factor) <= tensors.SAFE:  # more than a dtype may hold
+        tensors.scale(targets, own)
+        tensors.add(targets, others, factor)
+        return
+    for target, other in pieces(targets, others):
+        tensors.scale(target, own)
+        torch._foreach_add_(target, other, alpha=factor)
+
+
+def set_apart(rests: Sequence[Tensor], targets: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """``rests ← targets − others`` and ``targets ← others``, to the bit.
+
+    Where a rest is infinite or NaN its target becomes NaN, so that whoever looks at it knows.
+    """
+    for rest, target, other in pieces(rests, targets, others):
+        torch._foreach_copy_(rest, target)
+        torch._foreach_sub_(rest, other)
+        torch._foreach_copy_(target, other)
+        tensors.scale(target, 1.0 + 0.0 * tensors.sum_of_magnitudes(rest))
+
+
+def dot(
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    factor: float,
+    shards_of: Sequence[Tensor],
+    workspace: tensors.Workspace,
+) -> Tensor:
+    """``factor · left`` times ``right``, over all tensors, left on the device."""
+    kinds = {(t.dtype, t.device.type, t.layout) for t in (*left, *right)}
+    usual = {(torch.float32, "cpu", torch.strided), (torch.float64, "cpu", torch.strided)}
+    if len(kinds) != 1 or not kinds <= usual or not tensors.are_plain(shards_of):
+        scratch = workspace.take(shards_of, left)
+        found = tensors.dot(left, right, factor, scratch, shards_of)
+        workspace.give(shards_of, scratch)
+        return found
+    products = [torch.dot(_line(a) * factor, _line(b)) for a, b in pieces(left, right)]
+    return torch.stack(products).sum()
+
+
+def _line(piece: list[Tensor]) -> Tensor:
+    return piece[0].reshape(-1) if len(piece) == 1 else _flatten_dense_tensors(piece)
+
+
+def scale_by_weights(values: Sequence[Tensor], params: Sequence[Tensor], offset: float) -> Tensor:
+    """``values ← T² values`` with ``T = |params| + offset``; gives ``‖T values‖``."""
+
+    def factors(w: list[Tensor]) -> list[Tensor]:
+        t = list(torch._foreach_abs(w))
+        torch._foreach_add_(t, offset)
+        return t
+
+    return _scale_twice(values, params, params, factors)
+
+
+def scale_by_fisher(values: Sequence[Tensor], params: Sequence[Tensor], root: float) -> Tensor:
+    """``values ← T² values`` with ``T² = 1 / (1 + (root · values)²)``; gives ``‖T values‖``."""
+
+    def factors(v: list[Tensor]) -> list[Tensor]:
+        t = list(torch._foreach_mul(v, root))
+        torch._foreach_mul_(t, t)
+        torch._foreach_add_(t, 1.0)
+        torch._foreach_rsqrt_(t)
+        return t
+
+    return _scale_twice(values, params, values, factors)
+
+
+def _scale_twice(
+    values: Sequence[Tensor],
+    params: Sequence[Tensor],
+    sources: Sequence[Tensor],
+    factors: Callable[[list[Tensor]], list[Tensor]],
+) -> Tensor:
+    """``values ← T² values``, ``T`` made of the sources; gives ``‖T values‖``, on the device."""
+    of_shards = None if tensors.are_plain(params) else params
+    found: list[Tensor] = []
+    for v, source in _whole(values, sources) if of_shards else pieces(values, sources):
+        t = factors(source)
+        torch._foreach_mul_(v, t)
+        found.append(tensors.norm(v, of_shards))
+        torch._foreach_mul_(v, t)
+    return torch.linalg.vector_norm(torch.stack(found)) if found else torch.zeros(())
+
+
+def _whole(*lists: Sequence[Tensor]) -> Iterator[Lists]:
+    yield tuple(tensors.real(tensors.local(each)) for each in lists)
