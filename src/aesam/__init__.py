@@ -27,7 +27,7 @@ from aesam.registry import (
     register_method,
 )
 from aesam.together import Together
-from aesam.variants import ASAM, FSAM, GNP, GSAM, SAMON, WSAM, FisherSAM, VaSSO
+from aesam.variants import ASAM, FSAM, GNP, GSAM, LESAM, SAMON, WSAM, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
 
@@ -39,6 +39,7 @@ __all__ = [
     "FSAM",
     "GNP",
     "GSAM",
+    "LESAM",
     "SAM",
     "SAMON",
     "SSSAM",

@@ -36,6 +36,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "gsam": aesam.GSAM,
     "wsam": aesam.WSAM,
     "sam-on": aesam.SAMON,
+    "le-sam": aesam.LESAM,
 }
 
 BASES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
