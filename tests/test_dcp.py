@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
-from support.problems import BASES, METHODS, Problem, same, stochastic_net, weights
+from support.problems import BASES, METHODS, VARIANTS, Problem, same, stochastic_net, weights
 from support.saved import ours
 from torch import distributed as dist
 from torch import nn
@@ -53,7 +53,7 @@ def new(method, base="sgd", seed=0, **options):
     return (
         model,
         Problem(model),
-        METHODS[method](OF_BASE[base](model.parameters()), model, **options),
+        (METHODS | VARIANTS)[method](OF_BASE[base](model.parameters()), model, **options),
     )
 
 
@@ -69,7 +69,7 @@ def through_files(saved, fresh, folder):
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("base", ["sgd", "adamw"])
-@pytest.mark.parametrize("method", ["ae-sam", "ae-looksam", "ss-sam", "esam"])
+@pytest.mark.parametrize("method", ["ae-sam", "ae-looksam", "ss-sam", "esam", "f-sam"])
 def test_going_on_from_it_is_not_stopping_to_the_bit(method, base, options, tmp_path, matrix):
     chosen = StateDictOptions(**OPTIONS[options])
     for stopped in (1, 9):  # AE-LookSAM has formed nothing to use again after one step
@@ -114,7 +114,7 @@ def test_a_base_without_state_goes_on_from_it(tmp_path):
     assert ours(other.state_dict()) == before
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "f-sam", "vasso", "wsam"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_fresh_optimizer_has_every_key_of_a_trained_one(method, options):
     model, problem, opt = new(method)

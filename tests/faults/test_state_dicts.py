@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from support.problems import BASES, METHODS, Problem, mlp, same, weights
+from support.problems import BASES, METHODS, VARIANTS, Problem, mlp, same, weights
 
 STEPS = 4
 WRONG = {
@@ -83,7 +83,11 @@ def added(container, key):
 
 def make(method, base):
     model = mlp()
-    return model, Problem(model), METHODS[method](BASES[base](model.parameters()), model)
+    return (
+        model,
+        Problem(model),
+        (METHODS | VARIANTS)[method](BASES[base](model.parameters()), model),
+    )
 
 
 def is_refused(opt, saved):
@@ -110,7 +114,7 @@ CHANGES = {"taken away": taken_away, "something added": added} | {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["sgd", "adamw"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "f-sam"])
 def test_a_damaged_state_dict_is_refused_and_changes_nothing_or_works(method, base, faults):
     _, problem, opt = make(method, base)
     problem.train(opt, STEPS)
