@@ -14,7 +14,16 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
-from support.problems import ASSEMBLED, BASES, METHODS, Problem, same, stochastic_net, weights
+from support.problems import (
+    ASSEMBLED,
+    BASES,
+    METHODS,
+    VARIANTS,
+    Problem,
+    same,
+    stochastic_net,
+    weights,
+)
 from support.saved import ours
 from torch import distributed as dist
 from torch import nn
@@ -39,7 +48,7 @@ pytestmark = [
 ]
 STATELESS = "sgd without momentum"
 OF_BASE = BASES | {STATELESS: lambda params: torch.optim.SGD(params, lr=0.1)}
-SAVED = METHODS | ASSEMBLED
+SAVED = METHODS | VARIANTS | ASSEMBLED
 OPTIONS = {
     "sharded": {},
     "full": {"full_state_dict": True},
@@ -70,7 +79,7 @@ def through_files(saved, fresh, folder):
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("base", ["sgd", "adamw"])
-@pytest.mark.parametrize("method", ["ae-sam", "ae-looksam", "ss-sam", "esam", *ASSEMBLED])
+@pytest.mark.parametrize("method", ["ae-sam", "ae-looksam", "ss-sam", "esam", "f-sam", *ASSEMBLED])
 def test_going_on_from_it_is_not_stopping_to_the_bit(method, base, options, tmp_path, matrix):
     chosen = StateDictOptions(**OPTIONS[options])
     for stopped in (1, 9):  # AE-LookSAM has formed nothing to use again after one step
@@ -116,6 +125,7 @@ def test_a_base_without_state_goes_on_from_it(tmp_path):
 
 
 @pytest.mark.parametrize("method", SAVED)
+@pytest.mark.parametrize("method", [*METHODS, "f-sam", "vasso", "wsam"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_fresh_optimizer_has_every_key_of_a_trained_one(method, options):
     model, problem, opt = new(method)

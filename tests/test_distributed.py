@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from support.problems import ASSEMBLED, METHODS, AboveAverageLoss, Problem, mlp, weights
+from support.problems import ASSEMBLED, METHODS, VARIANTS, AboveAverageLoss, Problem, mlp, weights
 from support.processes import on_processes
 from torch import distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import aesam
 from aesam._core import messages
+from aesam.parts.chosen_ascents import Named
+from aesam.parts.policies import Always
 
 pytestmark = pytest.mark.slow
 STEPS, RANKS = 24, 2
@@ -20,6 +22,7 @@ GATHERED = "fsdp2 that keeps its weights gathered between the passes"
 
 
 LOSS = "a policy that looks at the loss"
+NAMED = "an ascent along what is chosen by name"
 ROWS = {
     "ddp": ("DDP", "closure and own passes"),
     "ddp, bucket views": ("DDP", "gradient_as_bucket_view=True"),
@@ -32,7 +35,15 @@ def new_optimizer(method, params, model):
     base = torch.optim.SGD(params, lr=0.1, momentum=0.9)
     if method == LOSS:
         return aesam.SharpnessAware(base, model, policy=AboveAverageLoss(), rho=0.2)
-    return (METHODS | ASSEMBLED)[method](base, model, rho=0.2)
+    if method == NAMED:
+        ascent = Named("0.weight, 2.*")
+        return aesam.SharpnessAware(base, model, policy=Always(), ascent=ascent, rho=0.2)
+    return (METHODS | VARIANTS | ASSEMBLED)[method](base, model, rho=0.2)
+
+
+def steps_of(method):
+    """Fewer where every step is of one kind."""
+    return 6 if method in (*VARIANTS, NAMED) else STEPS
 
 
 def one_process(method):
@@ -40,7 +51,7 @@ def one_process(method):
     problem = Problem(model)
     opt = new_optimizer(method, model.parameters(), model)
     used = []
-    for t in range(STEPS):
+    for t in range(steps_of(method)):
         problem.step(opt, t)
         used.append(opt.last_step.used_sam)
     return weights(model), used, opt.last_step.squared_norm
@@ -74,9 +85,9 @@ def train(rank, kind, method):
     if kind.startswith("ddp"):
         with model.no_sync(), pytest.raises(RuntimeError, match="inside no_sync"):
             problem.step(opt, 0)
-    used = []
-    for t in range(STEPS):
-        if t == STEPS // 2:  # on the way, a checkpoint of this rank
+    used, steps = [], steps_of(method)
+    for t in range(steps):
+        if t == steps // 2:  # on the way, a checkpoint of this rank
             opt.load_state_dict(copy.deepcopy(opt.state_dict()))
         opt.zero_grad()
         problem.own_passes(opt, t) if t % 2 else problem.step(opt, t)
@@ -98,6 +109,23 @@ CASES = [
     (GATHERED, "looksam"),
     ("ddp", "budget"),
     ("fsdp2", "members"),
+    ("ddp", "asam"),
+    ("fsdp2", "asam"),
+    ("fsdp2", "fisher-sam"),
+    ("ddp, bucket views", "gsam"),
+    ("fsdp2", "gsam"),
+    ("ddp", "f-sam"),
+    ("fsdp2", "f-sam"),
+    ("fsdp2", "vasso"),
+    ("ddp, bucket views", "wsam"),
+    ("fsdp2", "wsam"),
+    ("ddp", NAMED),
+    ("fsdp2", NAMED),
+    ("ddp", "msam"),
+    ("fsdp2", "msam"),
+    ("fsdp2", "stale-sam"),
+    ("ddp", "sub-sam"),
+    ("ddp", "k-sam"),
 ]
 
 

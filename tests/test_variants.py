@@ -17,6 +17,7 @@ from support.variant_twin import (
     FSAMRule,
     GNPRule,
     GSAMRule,
+    LESAMRule,
     PeriodicTwin,
     SubsetRule,
     VariantTwin,
@@ -30,7 +31,7 @@ from aesam.parts.chosen_ascents import Named, NormLayers
 from aesam.parts.combine import Mix, SurrogateGap, WeightedSharpness
 from aesam.parts.part import places_of
 from aesam.parts.policies import Adaptive, Always, Periodic
-from aesam.parts.radii import FollowingRate
+from aesam.parts.radii import FollowingRate, WithinRise
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
 
 STEPS = 14
@@ -47,6 +48,8 @@ RULES = {
     ),
     "wsam": ({"combine": WeightedSharpness(0.7)}, lambda: WSAMRule(0.7)),
     "chosen by name": ({"ascent": Named("0.weight, 2.*")}, lambda: SubsetRule("w1", "w2", "b2")),
+    "le-sam": ({"ascent": WithinRise(0.3)}, lambda: LESAMRule(0.3)),
+    "le-sam, bounded": ({"ascent": WithinRise(3.0)}, lambda: LESAMRule(3.0)),
     "f-sam": ({"ascent": AwayFromAverage(0.8, 0.6)}, lambda: FSAMRule(0.8, 0.6)),
     "vasso": ({"ascent": AlongAverage(0.3)}, lambda: VaSSORule(0.3)),
 }

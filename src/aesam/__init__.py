@@ -29,7 +29,7 @@ from aesam.registry import (
 )
 from aesam.single_gradient import MSAM, StaleSAM
 from aesam.together import Together
-from aesam.variants import ASAM, FSAM, GNP, GSAM, SAMON, WSAM, FisherSAM, VaSSO
+from aesam.variants import ASAM, FSAM, GNP, GSAM, LESAM, SAMON, WSAM, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
 
@@ -42,6 +42,7 @@ __all__ = [
     "GNP",
     "GSAM",
     "KSAM",
+    "LESAM",
     "MSAM",
     "SAM",
     "SAMON",

@@ -16,7 +16,7 @@ from aesam.parts.averaged_ascents import AlongAverage, AwayFromAverage
 from aesam.parts.chosen_ascents import NormLayers
 from aesam.parts.combine import Mix, SurrogateGap, WeightedSharpness
 from aesam.parts.policies import Always
-from aesam.parts.radii import FollowingRate
+from aesam.parts.radii import FollowingRate, WithinRise
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
 from aesam.registry import Setting, register_method
 
@@ -60,6 +60,15 @@ GAMMA = Setting(
     symbol="γ",
     allowed="≥ 0, < 1",
     grid=(0.5, 0.8, 0.9, 0.95),
+)
+LARGEST_RHO = Setting("rho", 0.5, "largest radius of the ascent", symbol="ρ_max", allowed="≥ 0")
+RISE = Setting(
+    "rise",
+    0.05,
+    "by how much the loss may rise, to first order",
+    symbol="σ",
+    allowed="≥ 0",
+    grid=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
 )
 SIGMA = Setting(
     "sigma",
@@ -466,3 +475,48 @@ class SAMON(SharpnessAware):
         **common: "Unpack[WithoutRadius]",
     ) -> None:
         super().__init__(base, model, policy=Always(), ascent=NormLayers(), rho=rho, **common)
+
+
+@register_method(
+    "le-sam",
+    label="LE-SAM",
+    settings=(RISE, LARGEST_RHO, NORMALIZE),
+    paper="Wang et al. 2026",
+    rule="ε = ρ_t g / ‖g‖ with ρ_t = min(σ/‖g‖, ρ_max)",
+    cost=TWO,
+)
+class LESAM(SharpnessAware):
+    """LE-SAM (Wang et al. 2026): a budget of how much the loss may rise instead of a radius.
+
+    ``ρ_t = min(σ/‖g‖, ρ_max)``; see :class:`aesam.parts.radii.WithinRise`. ``σ`` is constant; the
+    authors let it fall to zero at the end.
+
+    Args:
+        base: the optimizer to wrap.
+        model: the model that is trained, whose buffers the second pass must not change.
+        rise: σ ≥ 0, by how much the loss may rise to first order; 0.05 by default.
+        rho: largest radius ρ_max ≥ 0, where the gradient is small; 0.5 by default. A parameter
+            group may have its own.
+        normalize: ``ε = ρ_t g/‖g‖`` (True, the default), or ``ε = ρ_t g``.
+        nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
+        replay: True makes a bare ``step()`` work by running recorded forwards again; needs
+            ``model``. False by default.
+        max_norm: clip the final direction to this norm, above 0; None, the default, for not.
+        local_ascent: True for an ascent along each process's own gradient under DDP; False by
+            default.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> LESAM(torch.optim.SGD([w], lr=0.1)).parts.ascent
+    WithinRise(rise=0.05)
+    """
+
+    def __init__(
+        self,
+        base: torch.optim.Optimizer,
+        model: nn.Module | None = None,
+        *,
+        rise: float = 0.05,
+        rho: float = 0.5,
+        **common: "Unpack[WithoutRadius]",
+    ) -> None:
+        super().__init__(base, model, policy=Always(), ascent=WithinRise(rise), rho=rho, **common)

@@ -7,10 +7,10 @@ import warnings
 
 import pytest
 import torch
-from support.problems import ASSEMBLED, BASES, METHODS, Problem, mlp, same, weights
+from support.problems import ASSEMBLED, BASES, METHODS, VARIANTS, Problem, mlp, same, weights
 
 STEPS = 4
-SAVED = METHODS | ASSEMBLED
+SAVED = METHODS | ASSEMBLED | {"f-sam": VARIANTS["f-sam"]}
 WRONG = {
     "nothing": None,
     "a word": "x",

@@ -12,10 +12,13 @@ from torch import nn
 
 import aesam
 from aesam._core import tensors
+from aesam.parts import averaged_ascents
 from aesam.parts.ascents import AlongGradient, Ascent, RandomSubset
+from aesam.parts.averaged_ascents import AwayFromAverage
 from aesam.parts.between import Plain, Reuse
 from aesam.parts.budget import Budget
-from aesam.parts.combine import Combine, Mix, Replace
+from aesam.parts.chosen_ascents import Named, NormLayers
+from aesam.parts.combine import Combine, Mix, Replace, SurrogateGap, WeightedSharpness
 from aesam.parts.composed import Warmup
 from aesam.parts.part import Direction, Gradient, Memory, radius
 from aesam.parts.policies import (
@@ -28,7 +31,9 @@ from aesam.parts.policies import (
     Policy,
     Scheduled,
 )
+from aesam.parts.radii import FollowingRate, WithinRise
 from aesam.parts.samples import LargestRise, WholeBatch
+from aesam.parts.scaled_ascents import WithFisher, WithWeights
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +125,18 @@ ASCENTS = [AlongGradient(), RandomSubset(0.5, 4), AlongAverage(), AgainstMomentu
 SAMPLES = [WholeBatch(), LargestRise(0.5)]
 BETWEEN = [Plain(), Reuse(0.3)]
 COMBINE = [Replace(), Mix(0.7), Decoupled()]
+#: Each of these with every policy, and with one other of each question.
+VARIANTS = [
+    *(
+        {"ascent": ascent}
+        for ascent in (
+            WithWeights(), WithFisher(), AwayFromAverage(), averaged_ascents.AlongAverage(),
+            NormLayers(), Named("*.weight"), FollowingRate(0.01), WithinRise(),
+        )
+    ),
+    {"combine": SurrogateGap()},
+    {"combine": WeightedSharpness(0.5)},
+]  # fmt: skip
 ALL = list(itertools.product(POLICIES, ASCENTS, SAMPLES, BETWEEN, COMBINE))
 
 
@@ -135,22 +152,35 @@ def assembled(parts, net=stochastic_net, base="sgd", **options):
 @pytest.mark.parametrize("ascent", ASCENTS, ids=lambda a: type(a).__name__)
 def test_every_part_works_with_every_other(policy, ascent):
     for parts in itertools.product([policy], [ascent], SAMPLES, BETWEEN, COMBINE):
-        model, problem, opt = assembled(parts)
-        before = weights(model)
-        problem.train(opt, 8)
-        assert not same(before, weights(model))
-        assert all(torch.isfinite(w).all() for w in weights(model)), parts
-        assert model[1].num_batches_tracked == 8
+        check_trains_and_resumes(parts)
 
-        kept = copy.deepcopy({"model": model.state_dict(), "opt": opt.state_dict()})
-        rng = torch.get_rng_state()
-        problem.train(opt, 4, start=8)
-        other_model, other_problem, other = assembled(parts)
-        other_model.load_state_dict(kept["model"])
-        other.load_state_dict(kept["opt"])
-        torch.set_rng_state(rng)
-        other_problem.train(other, 4, start=8)
-        assert same(weights(model), weights(other_model)), f"{parts} does not resume"
+
+@pytest.mark.parametrize("part", VARIANTS, ids=lambda v: type(next(iter(v.values()))).__name__)
+def test_every_part_of_a_variant_works_with_every_policy_and_with_others(part):
+    others = {"ascent": RandomSubset(0.5, 4), "combine": Mix(0.7)}
+    for policy in POLICIES:
+        chosen = {**others, "samples": LargestRise(0.5), "between": Reuse(0.3), **part}
+        names = ("ascent", "samples", "between", "combine")
+        check_trains_and_resumes((policy, *(chosen[name] for name in names)))
+
+
+def check_trains_and_resumes(parts):
+    model, problem, opt = assembled(parts)
+    before = weights(model)
+    problem.train(opt, 8)
+    assert not same(before, weights(model))
+    assert all(torch.isfinite(w).all() for w in weights(model)), parts
+    assert model[1].num_batches_tracked == 8
+
+    kept = copy.deepcopy({"model": model.state_dict(), "opt": opt.state_dict()})
+    rng = torch.get_rng_state()
+    problem.train(opt, 4, start=8)
+    other_model, other_problem, other = assembled(parts)
+    other_model.load_state_dict(kept["model"])
+    other.load_state_dict(kept["opt"])
+    torch.set_rng_state(rng)
+    other_problem.train(other, 4, start=8)
+    assert same(weights(model), weights(other_model)), f"{parts} does not resume"
 
 
 def test_mixing_nothing_and_all_of_the_second_gradient():

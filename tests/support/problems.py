@@ -38,6 +38,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "gsam": aesam.GSAM,
     "wsam": aesam.WSAM,
     "sam-on": aesam.SAMON,
+    "le-sam": aesam.LESAM,
     "msam": aesam.MSAM,
     "stale-sam": aesam.StaleSAM,
     "sub-sam": lambda base, model=None, **o: aesam.SubSAM(base, model, **({"share": 0.5} | o)),

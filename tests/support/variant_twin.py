@@ -168,6 +168,15 @@ class SubsetRule(Rule):
         return rho * g * self.chosen / np.linalg.norm(g[self.chosen])
 
 
+@dataclass
+class LESAMRule(Rule):
+    rise: float = 0.05
+
+    def epsilon(self, w, g, rho, lr):
+        norm = np.linalg.norm(g)
+        return np.sign(rho) * np.minimum(self.rise / norm, np.abs(rho)) * g / norm
+
+
 # The step -------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,7 @@ def _register_own() -> None:
         "gsam": LabMethod(tuned=wide, colour=GREEN, marker="8"),
         "wsam": LabMethod(tuned=wide, colour=GREEN, marker="H"),
         "sam-on": LabMethod(tuned=wide, colour=BLUE, marker="*"),
+        "le-sam": LabMethod(colour=VERMILION, marker="8"),
         "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():

@@ -70,3 +70,29 @@ class FollowingRate(AlongGradient):
                 "radius goes from rho_min to the group's rho, so give it one that is larger"
             )
         return math.copysign(self.rho_min + (most - self.rho_min) * share, own)
+
+
+@dataclass(frozen=True)
+class WithinRise(AlongGradient):
+    """LE-SAM's: a radius at which the loss rises by ``σ``, to first order: ``min(σ/‖g‖, ρ)``.
+
+    Where the gradient is small the group's ``ρ`` bounds it.
+
+    Args:
+        rise: ``σ``, by how much the loss may rise, 0 or more; 0.05 by default.
+
+    >>> import torch
+    >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], [0.5], norm=5.0)
+    >>> WithinRise(rise=0.2).direction(g, Memory(), None).radii
+    [0.04]
+    """
+
+    rise: float = 0.05
+
+    def __post_init__(self) -> None:
+        self._keep(rise=checks.at_least_zero("rise", self.rise))
+
+    def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
+        most = self.rise / gradient.norm if gradient.norm > 0.0 else math.inf
+        radii = [math.copysign(min(most, abs(own)), own) for own in gradient.radii]
+        return super().direction(replace(gradient, radii=radii), memory, generator)
