@@ -26,6 +26,8 @@ from aesam.registry import (
     method_record,
     register_method,
 )
+from aesam.searching.function import SearchResult, search
+from aesam.searching.widening import Trial
 from aesam.together import Together
 
 __version__ = "0.1.0"
@@ -51,10 +53,12 @@ __all__ = [
     "Observation",
     "Policy",
     "Samples",
+    "SearchResult",
     "Setting",
     "SharpnessAware",
     "StepRecord",
     "Together",
+    "Trial",
     "__version__",
     "create",
     "list_methods",
@@ -62,6 +66,7 @@ __all__ = [
     "metrics",
     "parts",
     "register_method",
+    "search",
     "sharpness",
     "unwrap",
 ]
