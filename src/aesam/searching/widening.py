@@ -225,14 +225,15 @@ class _Line:
         for size in self.search.rungs:
             going_on = {*going_on, *(v for v in self.values if len(self._scores(v)) >= size)}
             yield from self._try(going_on, size)
-            while more := self._neighbours_left_behind(going_on, size):
+            while more := self._to_compare_with(going_on, size) - going_on:
                 going_on |= more
                 yield from self._try(going_on, size)
             self.best = self._best_of(going_on, size)
             if wider := self._wider(size):
                 return wider
             ranked = self._ranked(going_on, size)
-            going_on = ranked[: math.ceil(len(ranked) / 2)]
+            better_half = ranked[: math.ceil(len(ranked) / 2)]
+            going_on = {*better_half, *self._to_compare_with(going_on, size)}
         return []
 
     def _try(self, values: Collection[float], size: int) -> Generator[Round, None, None]:
@@ -248,16 +249,13 @@ class _Line:
             asked = {one.settings[self.range.name] for one in tries}
             yield Round(self.range.name, tuple(sorted(asked)), size, tuple(tries))
 
-    def _neighbours_left_behind(self, going_on: Collection[float], size: int) -> set[float]:
-        """The values beside the best, which it is compared with at each rung, that do not go on.
-
-        Where all that went on have diverged, those are left that did not.
-        """
-        best, beside = self._best_of(going_on, size), self.values
+    def _to_compare_with(self, values: Collection[float], size: int) -> set[float]:
+        """The best of ``values`` and those beside it; where all of them diverged, all others."""
+        best, beside = self._best_of(values, size), self.values
         if best is not None:
             place = self.values.index(best)
             beside = self.values[max(0, place - 1) : place + 2]
-        return {value for value in beside if self._is_alive(value)} - {*going_on}
+        return {value for value in beside if self._is_alive(value)}
 
     def _wider(self, size: int) -> list[float]:
         """The values to add: outside of an edge that the best is at, as long as there are any."""
