@@ -20,6 +20,7 @@ from aesam.lab import config, files, method_search
 from aesam.lab.cli import COMMANDS, parse
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.lab_methods import fill
+from aesam.lab.show import search_curves
 from aesam.registry import method_record
 
 PAPER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -296,3 +297,23 @@ def test_a_run_that_fails_ends_the_search_and_is_tried_when_it_is_typed_again(
     (first / "kept").replace(first / "config.json")
     assert aesam(*DIGITS) == 0
     assert (tmp_path / "runs/tune/tune.json").read_bytes() == expected
+
+
+# Figures ---------------------------------------------------------------------------------------
+
+VALUES = {
+    "none": [], "nothing but 0": [0.0], "both signs": [-2.0, 3.0], "whole numbers": [1, 2, 4],
+    "the smallest": [1e-320], "the largest": [1e308], "all there are": [5e-324, 1e308],
+    "whole and large": [2**62],
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", VALUES)
+def test_any_values_can_be_drawn_and_shown(case):
+    numbers = {"validation_accuracy": 50.0, "std": None, "n": 1, "diverged": 0}
+    points = [{"value": value, **numbers} for value in VALUES[case]]
+    curve = {"setting": "rho", "at": {}, "points": points}
+    method = {"method": "sam", "chosen": None, "notes": [], "curves": [curve]}
+    assert search_curves.curve_svg([method], "rho").startswith("<svg")
+    assert len(search_curves.curves_sheet([method]).lines) == len(points)

@@ -9,11 +9,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from aesam.lab.lab_methods import colour_of, label_of, marker_of, symbol_of
 from aesam.lab.show.canvas import draw, legend_below
+from aesam.lab.show.curves import LARGEST
 from aesam.lab.show.table import Line, Sheet
 
+WIDE = 1000  # times the smallest value: beyond, the axis has room for powers of ten only
 BAR = 12  # letters of the longest bar in the table
 Found = Mapping[str, Any]
 
@@ -29,17 +32,35 @@ def curve_svg(methods: Sequence[Found], setting: str) -> str:
         for method in methods:
             for curve in method["curves"]:
                 if curve["setting"] == setting:
-                    _paint_curve(axes, method, setting, curve["points"])
+                    _paint_curve(axes, method, setting, _drawable(curve["points"]))
         symbol = symbol_of(setting)
         axes.set_xlabel(f"{symbol} ({setting})" if symbol not in ("", setting) else setting)
         axes.set_ylabel("validation accuracy (%)")
-        values = [x for line in axes.lines for x in line.get_xdata()]  # pyright: ignore
-        if values and min(values) > 0:  # pyright: ignore
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter("{x:g}")
+        _set_scale(axes, [point["value"] for point in _points(methods, setting)])
         legend_below(figure, axes, 3)
 
     return draw(f"tune-{setting}", paint)
+
+
+def _points(methods: Sequence[Found], setting: str) -> list[Found]:
+    curves = [c for method in methods for c in method["curves"] if c["setting"] == setting]
+    return [point for curve in curves for point in _drawable(curve["points"])]
+
+
+def _drawable(points: Sequence[Found]) -> list[Found]:
+    """Those that an axis has room for; what is beyond all use is in the table only."""
+    return [point for point in points if abs(point["value"]) <= LARGEST]
+
+
+def _set_scale(axes: Axes, values: Sequence[float]) -> None:
+    """Values that are doubled are equally far apart, where there is a logarithm of all of them."""
+    if not values or min(values) <= 0:
+        return
+    wide = max(values) > WIDE * min(values)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _paint_curve(axes: Axes, method: Found, setting: str, points: Sequence[Found]) -> None:
