@@ -23,6 +23,7 @@ print(*sorted(after - before - set(sys.stdlib_module_names)))
 ROOMS = [
     {"parts.checks", "_core.tensors", "_core.pieces", "_core.messages"},
     {"parts", "together"},
+    {"searching.ranges", "searching.widening"},
     {"_core"},
     {"optimizer"},
     {"inspection"},
@@ -30,6 +31,7 @@ ROOMS = [
     {"from_params"},
     {"methods"},
     {"fewer_rows", "single_gradient", "variants"},
+    {"searching"},
     {"integrations"},
     {"sharpness"},
     {"integrations"},

@@ -27,6 +27,8 @@ from aesam.registry import (
     method_record,
     register_method,
 )
+from aesam.searching.function import SearchResult, search
+from aesam.searching.widening import Trial
 from aesam.single_gradient import MSAM, StaleSAM
 from aesam.together import Together
 from aesam.variants import ASAM, FSAM, GNP, GSAM, LESAM, SAMON, WSAM, FisherSAM, VaSSO
@@ -64,12 +66,14 @@ __all__ = [
     "Observation",
     "Policy",
     "Samples",
+    "SearchResult",
     "Setting",
     "SharpnessAware",
     "StaleSAM",
     "StepRecord",
     "SubSAM",
     "Together",
+    "Trial",
     "VaSSO",
     "__version__",
     "create",
@@ -78,6 +82,7 @@ __all__ = [
     "metrics",
     "parts",
     "register_method",
+    "search",
     "sharpness",
     "unwrap",
 ]

@@ -58,6 +58,7 @@ RHO = Setting(
     "radius of the ascent",
     symbol="ρ",
     allowed="≥ 0",
+    least=0.0,
     grid=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
 )
 ALPHA = Setting(
@@ -71,8 +72,10 @@ ALPHA = Setting(
 NORMALIZE = Setting(
     "normalize", True, "normalise the ascent: ε = ρ g/‖g‖, else ε = ρ g", allowed="yes or no"
 )
-K = Setting("k", 5, "a second gradient every k-th step", symbol="k", allowed="≥ 1")
-P = Setting("p", 0.5, "probability of a second gradient", symbol="p", allowed="0 to 1")
+K = Setting("k", 5, "a second gradient every k-th step", symbol="k", allowed="≥ 1", least=1)
+P = Setting(
+    "p", 0.5, "probability of a second gradient", symbol="p", allowed="0 to 1", least=0.0, most=1.0
+)
 LAMBDA1 = Setting(
     "lambda1", -1.0, "threshold at the end of training", symbol="λ1", allowed="≤ λ2, or both ±∞"
 )
@@ -83,6 +86,9 @@ DELTA = Setting(
     "forgetting rate of the running mean and variance",
     symbol="δ",
     allowed="between 0 and 1",
+    least=0.0,
+    most=1.0,
+    is_open=True,
 )
 INITIAL_VARIANCE = Setting(
     "initial_variance",
@@ -91,13 +97,34 @@ INITIAL_VARIANCE = Setting(
     symbol="σ²₋₁",
     allowed="> 0",
     implied=True,
+    least=0.0,
+    is_open=True,
 )
-BETA = Setting("beta", 0.6, "share of tensors in the ascent", symbol="β", allowed="> 0, ≤ 1")
+BETA = Setting(
+    "beta",
+    0.6,
+    "share of tensors in the ascent",
+    symbol="β",
+    allowed="> 0, ≤ 1",
+    least=0.0,
+    most=1.0,
+)
 GAMMA = Setting(
-    "gamma", 0.5, "share of rows in the second gradient", symbol="γ", allowed="> 0, ≤ 1"
+    "gamma",
+    0.5,
+    "share of rows in the second gradient",
+    symbol="γ",
+    allowed="> 0, ≤ 1",
+    least=0.0,
+    most=1.0,
 )
 AFTER = Setting(
-    "after", 0.75, "share of training before the first second gradient", allowed="0 to 1"
+    "after",
+    0.75,
+    "share of training before the first second gradient",
+    allowed="0 to 1",
+    least=0.0,
+    most=1.0,
 )
 
 BUDGET = Setting(

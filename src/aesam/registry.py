@@ -5,6 +5,7 @@ Everything that lists, makes, searches or explains a method reads its record, he
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -16,6 +17,7 @@ from torch import nn
 
 from aesam._core.construction import Parts
 from aesam.optimizer import SharpnessAware
+from aesam.searching.ranges import Range
 
 #: Keywords of :class:`SharpnessAware` that a method hands on and that are no settings of it.
 COMMON = tuple(
@@ -43,6 +45,9 @@ class Setting:
         help: what it does, in half a line.
         symbol: the paper's letter for it.
         allowed: its range in words.
+        least: its natural lower bound, -∞ by default; a search does not look for more below it.
+        most: its natural upper bound, ∞ by default.
+        is_open: whether the bounds themselves are not allowed; False by default.
         grid: the values that a search tries, in rising order; none if it is not searched.
         implied: whether a run of the lab names it only where it differs from its default. True for
             settings that came after runs were published, so that those stay the same runs.
@@ -61,6 +66,9 @@ class Setting:
     grid: tuple[float, ...] = ()
     implied: bool = False
     instead_of: tuple[str, ...] = ()
+    least: float = -math.inf
+    most: float = math.inf
+    is_open: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in _NO_SETTINGS:
@@ -70,10 +78,21 @@ class Setting:
         for value in (*([] if self.default is None else [self.default]), *self.grid):
             if not isinstance(value, bool | int | float):  # pyright: ignore
                 raise TypeError(f"{self.name} must have numbers or yes/no as values, got {value!r}")
+        if not self.least < self.most:
+            raise ValueError(f"least of {self.name} must be below most, got {self.least!r}")
 
     def but(self, default: bool | int | float, grid: tuple[float, ...] | None = None) -> "Setting":
         """The same setting with another default, and other values to try."""
         return replace(self, default=default, grid=self.grid if grid is None else grid)
+
+    def range_from(self, start: Iterable[float], usual: float) -> Range:
+        """What a search tries of it: values to start from, and where they may go."""
+        values, bounds = (*start, usual), (self.least, self.most)
+        if isinstance(self.default, bool):  # no and yes are all there is
+            values, bounds = tuple(int(value) for value in values), (0, 1)
+        elif isinstance(self.default, float):  # 1 and 1.0 are one value of it
+            values = tuple(float(value) for value in values)
+        return Range(self.name, values[:-1], values[-1], *bounds, self.is_open)
 
 
 @dataclass(frozen=True)

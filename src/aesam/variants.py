@@ -31,7 +31,13 @@ ADAPT_ALL = Setting(
     "adapt_all", False, "scale biases and normalisation too, as the paper", allowed="yes or no"
 )
 FISHER_ETA = Setting(
-    "eta", 1.0, "weight of g² in the Fisher matrix", symbol="η", allowed="≥ 0", grid=(0.1, 1, 10)
+    "eta",
+    1.0,
+    "weight of g² in the Fisher matrix",
+    symbol="η",
+    allowed="≥ 0",
+    grid=(0.1, 1, 10),
+    least=0.0,
 )
 MIXED = Setting(
     "alpha",
@@ -60,6 +66,9 @@ GAMMA = Setting(
     symbol="γ",
     allowed="≥ 0, < 1",
     grid=(0.5, 0.8, 0.9, 0.95),
+    least=0.0,
+    most=1.0,
+    is_open=True,
 )
 LARGEST_RHO = Setting("rho", 0.5, "largest radius of the ascent", symbol="ρ_max", allowed="≥ 0")
 RISE = Setting(
@@ -69,6 +78,7 @@ RISE = Setting(
     symbol="σ",
     allowed="≥ 0",
     grid=(0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    least=0.0,
 )
 SIGMA = Setting(
     "sigma",
@@ -84,6 +94,9 @@ DECAY = Setting(
     symbol="λ",
     allowed="between 0 and 1",
     grid=(0.6, 0.8, 0.9, 0.95),
+    least=0.0,
+    most=1.0,
+    is_open=True,
 )
 THETA = Setting(
     "theta",
@@ -92,6 +105,8 @@ THETA = Setting(
     symbol="θ",
     allowed="> 0, ≤ 1",
     grid=(0.2, 0.4, 0.9),
+    least=0.0,
+    most=1.0,
 )
 
 

@@ -68,7 +68,7 @@ def test_any_words_are_a_command_or_refused(faults, surroundings):
 def test_the_flags_tried_are_those_there_are():
     assert all(flags_of(command) for command in all_commands())
     assert {"--epochs", "--rho", "--no-augment", "--resume"} <= set(flags_of("train"))
-    assert {"--rhos", "--jobs", "--address"} <= set(flags_of("tune"))
+    assert {"--rhos", "--limit", "--plain-grid", "--jobs", "--address"} <= set(flags_of("tune"))
 
 
 STREAMS = {

@@ -172,24 +172,6 @@ def test_workers_find_the_data_from_wherever_they_are(tmp_path, monkeypatch, sma
         assert saved["data"]["root"] == "data"
 
 
-def test_tuning_holds_out_and_never_sees_the_test_set(tmp_path, capsys):
-    code, told = aesam(
-        "tune", *SMALL, "--methods", "sam", "looksam", "--rhos", 0.01, 0.1, "--alphas", 0.1, 0.5,
-        "--epochs", 2, "--out", tmp_path, capsys=capsys,
-    )  # fmt: skip
-    assert code == 0
-    rows = json.loads((tmp_path / "tune.json").read_text())["rows"]
-    assert len(rows) == 2 + 4
-    best = [r for r in rows if r["best"]]
-    assert [r["method"] for r in best] == ["sam", "looksam"]
-    for row in best:
-        same = [r["validation_accuracy"] for r in rows if r["method"] == row["method"]]
-        assert row["validation_accuracy"] == max(same)
-    for path in tmp_path.rglob("summary.json"):
-        assert json.loads(path.read_text())["test_accuracy"] is None
-    assert "validation accuracy" in told
-
-
 def test_a_report_is_made_from_finished_runs(tmp_path, capsys):
     for seed in (0, 1):
         words = ("train", *SMALL, "--seed", seed, "--out", tmp_path / "runs" / str(seed), "--quiet")

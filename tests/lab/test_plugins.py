@@ -127,12 +127,13 @@ def test_every_command_takes_what_was_registered_outside(aesam_here, tmp_path):
 
     aesam_here(
         "tune", "--dataset", "stripes", "--methods", "every-other", "steep", "--etas", 1,
+        "--seeds", 0, "--limit", 0,
     )  # fmt: skip
-    tuned = json.loads((tmp_path / "runs/tune/tune.json").read_text())["rows"]
-    other = [row["settings"] for row in tuned if row["method"] == "every-other"]
-    assert sorted(settings["rho"] for settings in other) == [0.1, 0.4]  # its own grid
-    assert {settings["eta"] for settings in other} == {1}
-    steep = [row["settings"]["lambda1"] for row in tuned if row["method"] == "steep"]
+    found = json.loads((tmp_path / "runs/tune/tune.json").read_text())
+    tried = [row["settings"] for row in found["rows"] if row["method"] == "every-other"]
+    assert sorted({settings["rho"] for settings in tried}) == [0.1, 0.4]  # its own grid
+    assert {repr(settings["eta"]) for settings in tried} == {"1", "2"}  # given, and the usual one
+    steep = [row["settings"]["lambda1"] for row in found["rows"] if row["method"] == "steep"]
     assert sorted(map(repr, steep)) == ["-2.0", "-3.0"]  # real, as its default is
 
     assert "Every Other" in aesam_here("report", "runs/compare", "--out", "again")

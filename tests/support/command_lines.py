@@ -43,7 +43,8 @@ BASES = {
     ),
     "tune": (
         "--dataset", "synthetic", "--model", "mlp", "--epochs", "1", "--subset", "64",
-        "--batch-size", "32", "--methods", "sam", "--rhos", "0.1", "--out", "TUNED", "--quiet",
+        "--batch-size", "32", "--methods", "sam", "--rhos", "0.1", "--seeds", "0", "--limit", "0",
+        "--out", "TUNED", "--quiet",
     ),
     "report": ("RUN", "--out", "OUT"),
     "sharpness": (

@@ -235,7 +235,9 @@ def fill(method: Method, *, strict: bool = True) -> Method:
 
 
 def _as_default(setting: Setting, value: float) -> float:
-    """The value in its setting's kind of number: 1 and 1.0 would be two runs."""
+    """The value in its setting's kind of number: 1, 1.0 and yes would be several runs."""
+    if isinstance(setting.default, bool) and value in (0, 1):
+        return bool(value)
     if isinstance(setting.default, float | None) and type(value) is int:
         return float(value)
     whole = type(setting.default) is int and isinstance(value, float) and value.is_integer()

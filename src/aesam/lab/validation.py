@@ -26,6 +26,8 @@ OF_A_RUN: Bounds = {
 }
 #: The same of a comparison.
 OF_A_GRID: Bounds = {"jobs": (1, 10**6)}
+#: The same of a search for settings: 2⁶⁴-fold is beyond all of them.
+OF_A_SEARCH: Bounds = {"limit": (0, 64)}
 #: The same of measuring sharpness, where a slice has the square of ``grid`` points.
 OF_A_MEASUREMENT: Bounds = {
     "samples": (1, 10**9),

@@ -104,8 +104,8 @@ class Bench:
 
 TUNED_K = 5  # LookSAM's in `aesam tune`
 DIGITS_CHOICE = (
-    "ρ = 0.5 and α = 0.6 are the best of `aesam tune --noise 0.6 --seeds 0 1` on a held-out tenth, "
-    "with k = 5 and λ of (0, 2) there; the same at every level of noise here."
+    "ρ = 0.5 and α = 0.6 are the best of `aesam tune --plain-grid --noise 0.6 --seeds 0 1` on a "
+    "held-out tenth, with k = 5 and λ of (0, 2) there; the same at every level of noise here."
 )
 CIFAR_CHOICE = (
     "One ρ for all and one α for all that reuse, chosen at 60 % noise with a tenth held out and "

@@ -22,11 +22,11 @@ from aesam.lab.summaries import is_diverged
 TUNED_ON = "digits"
 
 HOW_CHOSEN = (
-    "How the settings were chosen: `aesam tune --noise 0.6 --seeds 0 1` searched the paper's grids "
-    "(ρ of 0.01, 0.02, 0.05, 0.1, 0.2, 0.5; α of 0.1, 0.3, 0.6, 0.9) with a tenth of the training "
-    "set held out, its labels clean, and 2 seeds; the test set was not looked at. The best ρ was "
-    "0.5 for every method, the edge of the grid, and the best α 0.6 for both methods that have "
-    "one. k, p, λ1, λ2, β and γ are the paper's defaults."
+    "How the settings were chosen: `aesam tune --plain-grid --noise 0.6 --seeds 0 1` searched the "
+    "paper's grids (ρ of 0.01, 0.02, 0.05, 0.1, 0.2, 0.5; α of 0.1, 0.3, 0.6, 0.9) with a tenth of "
+    "the training set held out, its labels clean, and 2 seeds; the test set was not looked at. The "
+    "best ρ was 0.5 for every method, the edge of the grid, and the best α 0.6 for both methods "
+    "that have one. k, p, λ1, λ2, β and γ are the paper's defaults."
 )
 HOW_FAR = (
     "One small data set without augmentation and one small network: ERM memorises the wrong labels "

@@ -1,32 +1,39 @@
-"""``aesam tune``: the paper's grids on a held-out part of the training set."""
+"""``aesam tune``: good settings for each method, found on a held-out part of the training set."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from aesam.lab import files, lab_methods
+from aesam.lab import files, lab_methods, validation
 from aesam.lab.cli.compare import check_all, finish, tell_failures
-from aesam.lab.cli.console import command_line, console, say
+from aesam.lab.cli.console import command_line, console, is_given, say
 from aesam.lab.cli.run_flags import RunFlags, RunnerFlags, grids_class, plural
-from aesam.lab.config import Data, Method
+from aesam.lab.config import Data
 from aesam.lab.errors import UsageError
-from aesam.lab.folders import RunFolder, folder_of
-from aesam.lab.grid import Job
-from aesam.lab.show import Line, Sheet, as_rich
-from aesam.lab.summaries import is_diverged
+from aesam.lab.folders import folder_of
+from aesam.lab.grid import Job, Outcome
+from aesam.lab.method_search import MethodSearch, PlainGrid, Scored, scored
+from aesam.lab.show import as_rich
+from aesam.lab.show.search_curves import curve_svg, curves_sheet, in_words
 from aesam.registry import list_methods
+from aesam.searching import Range
+
+Search = MethodSearch | PlainGrid
 
 
 @dataclass(frozen=True)
 class Tune(RunFlags):
     """Search rho, alpha and what else a method has a grid for, never on the test set.
 
-    Each setting's validation accuracy is of a held-out tenth of the training set. Prints them and
-    the best one, and writes tune.json. The paper then repeats the training on all of the training
-    set: use the setting with `aesam compare`.
+    The values of a setting are doubled and halved until the best one is inside them: rho first,
+    then the others at the best rho. All values are run with the first seed, those that do well
+    with more. Each setting's validation accuracy is of a held-out tenth of the training set. Shows
+    the curves and the best settings, and writes tune.json and a figure for each setting. Finished
+    runs are never run again: stopped, it goes on when it is typed again. The paper then repeats the
+    training on all of the training set: use the settings with `aesam compare`.
     """
 
     data: Data = field(default_factory=lambda: Data(holdout=0.1))
@@ -36,12 +43,16 @@ class Tune(RunFlags):
         )
     )
     """What to search for."""
-    seeds: tuple[int, ...] = (0,)
-    """The best is that of the mean over them."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """All values are run with the first, the best and its neighbours with all; the mean counts."""
     noise: float = 0.0
     """Share of the training labels that are wrong; those held out are right."""
+    limit: int = 6
+    """How many values may be added to those that each setting starts from."""
+    plain_grid: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Run every combination of the values with every seed and nothing else, as in the paper."""
     out: Path = Path("runs/tune")
-    """Where the runs and tune.json go."""
+    """Where the runs, tune.json and the figures go."""
     grids: tyro.conf.Suppress[Any] = None  # --rhos, --alphas, …: see `more_flags`
     runner: RunnerFlags = field(default_factory=RunnerFlags)
 
@@ -54,13 +65,11 @@ class Tune(RunFlags):
 
     def __call__(self) -> int:
         self._check()
-        jobs = [job for method in dict.fromkeys(self.methods) for job in self.grid_of(method)]
+        searches = [self.search_of(method) for method in dict.fromkeys(self.methods)]
+        jobs = [job for search in searches for job in search.starting_jobs()]
         check_all(jobs, self.runner, self.out)
-        outcomes = finish(jobs, self.runner)
-        rows = ranked([o.job for o in outcomes if o.error is None])
-        files.write_json(self.out / "tune.json", {"command": command_line(), "rows": rows})
-        console.print(as_rich(_table(rows), console.width))
-        say(f"written: {self.out / 'tune.json'}")
+        outcomes = self._finish(searches)
+        self._write(searches)
         return tell_failures(outcomes)
 
     def _check(self) -> None:
@@ -68,6 +77,9 @@ class Tune(RunFlags):
         if not (self.methods and self.seeds) or () in grids.values():
             named = ", ".join(("methods", "seeds", *grids))
             raise UsageError(f"{named} must each name at least one")
+        validation.check_whole(validation.OF_A_SEARCH, vars(self))
+        if self.plain_grid and is_given("--limit"):
+            raise UsageError("a plain grid is never widened: leave out --limit or --plain-grid")
         if not self.data.holdout > 0.0:
             raise UsageError(f"holdout must be above 0 to tune on, got {self.data.holdout}")
         searched = {plural(s) for name in self.methods for s in lab_methods.searched(name)}
@@ -78,67 +90,116 @@ class Tune(RunFlags):
             if plural(name) in grids:
                 raise UsageError(f"tune searches {name}: give --{plural(name)}")
 
-    def grid_of(self, method: str) -> list[Job]:
-        """Every combination of the values to try of the method's searched settings."""
-        seeds = dict.fromkeys(self.seeds)
-        runs = [self.run(method, seed, self.noise, strict=False) for seed in seeds]
-        points: list[dict[str, float]] = [{}]
-        for name, own in lab_methods.searched(method).items():
-            values = dict.fromkeys(getattr(self.grids, plural(name)) or own)
-            points = [{**point, name: v} for point in points for v in values]
-        chosen = [
-            replace(run, method=lab_methods.fill(run.method.but(**point)))
-            for point in points
-            for run in runs
-        ]
-        return [Job(run, folder_of(run, self.out)) for run in chosen]
+    def search_of(self, method: str) -> Search:
+        """The search of one method, before its first run."""
+        usual = self.run(method, self.seeds[0], self.noise, strict=False)
+
+        def make_job(settings: Mapping[str, float], seed: int) -> Job:
+            chosen = lab_methods.fill(usual.method.but(**settings))
+            run = replace(usual, method=chosen, seed=seed)
+            return Job(run, folder_of(run, self.out))
+
+        ranges, seeds = (
+            self._ranges(method, usual.method.settings),
+            tuple(dict.fromkeys(self.seeds)),
+        )
+        if self.plain_grid:
+            return PlainGrid(method, ranges, seeds=seeds, make_job=make_job)
+        return MethodSearch(method, ranges, seeds=seeds, limit=self.limit, make_job=make_job)
+
+    def _ranges(self, method: str, usual: Mapping[str, float]) -> list[Range]:
+        """The settings that the method's record says are searched, in its order."""
+        ranges: list[Range] = []
+        for setting in lab_methods.record_of(method).settings:
+            if setting.grid and setting.default is not None:
+                start = getattr(self.grids, plural(setting.name)) or setting.grid
+                try:
+                    own = setting.range_from(start, usual.get(setting.name, setting.default))
+                except (TypeError, ValueError) as error:
+                    raise UsageError(f"{method}: {error}") from None
+                ranges.append(own)
+        if not ranges:
+            known = [name for name in list_methods() if lab_methods.searched(name)]
+            raise UsageError(f"{method} has nothing to search: take of {', '.join(known)}")
+        return ranges
+
+    def _finish(self, searches: Sequence[Search]) -> list[Outcome]:
+        """Round by round, with the runs of all methods side by side."""
+        outcomes: list[Outcome] = []
+        number = 0
+        while jobs := [job for search in searches for job in search.jobs]:
+            number += 1
+            if not self.runner.quiet:
+                asked = "; ".join(str(search) for search in searches if search.jobs)
+                say(f"round {number}: {asked}: {len(jobs)} run{'s' * (len(jobs) > 1)}")
+            ended = finish(jobs, self.runner)
+            outcomes += ended
+            failed = {outcome.job.folder for outcome in ended if outcome.error is not None}
+            for search in searches:
+                search.go_on(failed)
+        return outcomes
+
+    def _write(self, searches: Sequence[Search]) -> None:
+        found = as_json(searches)
+        about = {"command": command_line(), "search": "grid" if self.plain_grid else "widening"}
+        files.write_json(self.out / "tune.json", {**about, **found})
+        written = [self.out / "tune.json"]
+        for setting in dict.fromkeys(c["setting"] for m in found["methods"] for c in m["curves"]):
+            written.append(self.out / f"tune-{setting}.svg")
+            files.write_text(written[-1], curve_svg(found["methods"], setting) + "\n")
+        console.print(as_rich(curves_sheet(found["methods"]), console.width))
+        for method in found["methods"]:
+            for line in in_words(method, found["rows"]):
+                say(line)
+        say(f"written: {', '.join(map(str, written))}")
 
 
-def ranked(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Mean validation accuracy over seeds of each setting, best first within its method.
+def as_json(searches: Sequence[Search]) -> dict[str, Any]:
+    """Everything that was tried and what came of it, as plain values.
 
-    A setting with a run that diverged comes after those without, whatever its accuracy is.
+    ``rows`` has every method with its settings, the chosen first, then by accuracy; where one of
+    its runs diverged, a setting comes after those where none did.
     """
-    found: dict[Method, list[dict[str, Any]]] = {}
-    for job in jobs:
-        summary = RunFolder(job.folder).read_summary(job.run)
-        if summary["validation_accuracy"] is None:
-            raise UsageError(f"{job.folder} has no validation accuracy: move the folder away")
-        found.setdefault(job.run.method, []).append(summary)
-    rows: list[dict[str, Any]] = [
+    rows = [row for search in searches for row in _rows(search)]
+    methods = [
         {
-            "method": method.name,
-            "settings": method.settings,
-            "validation_accuracy": sum(s["validation_accuracy"] for s in own) / len(own),
-            "n": len(own),
-            "diverged": sum(map(is_diverged, own)),
+            "method": search.method,
+            "chosen": search.chosen,
+            "at_edge": search.at_edge,
+            "notes": search.notes,
+            "curves": [
+                {
+                    "setting": curve.setting,
+                    "at": dict(curve.at),
+                    "points": [{"value": v, **_numbers(one)} for v, one in curve.points.items()],
+                }
+                for curve in search.curves()
+            ],
         }
-        for method, own in found.items()
+        for search in searches
     ]
-    order = {name: i for i, name in enumerate(list_methods())}
-    rows.sort(
-        key=lambda row: (order[row["method"]], row["diverged"] > 0, -row["validation_accuracy"])
-    )
-    for i, row in enumerate(rows):
-        row["best"] = i == 0 or rows[i - 1]["method"] != row["method"]
-    return rows
+    return {"methods": methods, "rows": rows}
 
 
-def _table(rows: list[dict[str, Any]]) -> Sheet:
-    """A group for each method, its best setting marked."""
-    groups = [list(own) for _, own in groupby(rows, key=lambda row: row["method"])]
-    return Sheet(
-        "validation accuracy",
-        ("method", "settings", "accuracy %", "n"),
-        tuple(tuple(_line(row) for row in group) for group in groups),
-        marked=2,
-        words=("settings",),
-    )
+def _rows(search: Search) -> list[dict[str, Any]]:
+    chosen = search.chosen
+    rows = [
+        {
+            "method": one.method.name,
+            "settings": one.method.settings,
+            **_numbers(one),
+            "rung": search.rung_of(one.n),
+            "best": chosen is not None and chosen.items() <= one.method.settings.items(),
+        }
+        for one in scored(search.done)
+    ]
+    return sorted(rows, key=lambda r: (not r["best"], r["diverged"] > 0, -r["validation_accuracy"]))
 
 
-def _line(row: dict[str, Any]) -> Line:
-    settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items() if k != "normalize")
-    if row["diverged"]:
-        settings = f"{settings} († {row['diverged']} of {row['n']} diverged)"
-    accuracy = f"{row['validation_accuracy']:.2f}"
-    return Line((row["method"], settings, accuracy, str(row["n"])), best=row["best"])
+def _numbers(one: Scored) -> dict[str, Any]:
+    return {
+        "validation_accuracy": one.accuracy,
+        "std": one.std,
+        "n": one.n,
+        "diverged": one.diverged,
+    }
