@@ -212,7 +212,7 @@ def _axes(record: MethodRecord) -> str:
     """The questions that it answers otherwise than SAM, with its parts."""
     needs = {"total_steps": 1} if record.needs_total_steps else {}
     own, usual = (
-        make(torch.optim.SGD(net.parameters()), net, **given).parts.by_name
+        make(torch.optim.SGD(net.parameters(), momentum=0.9), net, **given).parts.by_name
         for net in [torch.nn.LayerNorm(1)]
         for make, given in ((record.make, needs), (SAM, {}))
     )

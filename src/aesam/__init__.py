@@ -1,6 +1,7 @@
 """Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
 
 from aesam import parts, sharpness
+from aesam._core.health import Health
 from aesam._core.step import StepRecord
 from aesam.fewer_rows import KSAM, SubSAM
 from aesam.from_params import FromParams
@@ -59,6 +60,7 @@ __all__ = [
     "FisherSAM",
     "FromParams",
     "Gradient",
+    "Health",
     "LookSAM",
     "Memory",
     "MethodRecord",

@@ -519,6 +519,8 @@ class LESAM(SharpnessAware):
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
         local_ascent: True for an ascent along each process's own gradient under DDP; False by
             default.
+        compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
+            by this factor, 1 or more; None, the default, for not.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> LESAM(torch.optim.SGD([w], lr=0.1)).parts.ascent
