@@ -151,7 +151,7 @@ def check_answer(case, code, told):
 def undisturbed(tmp_path_factory):
     """What a command ends in that nobody disturbs, found once."""
     found, folder = {}, tmp_path_factory.mktemp("undisturbed")
-    image_folder(folder / "data/folder")
+    image_folder(folder / "data")
 
     def summaries(words):
         if words not in found:
@@ -165,7 +165,7 @@ def undisturbed(tmp_path_factory):
 def test_nothing_of_a_command_is_left_and_it_goes_on_to_the_same_numbers(
     case, undisturbed, faults, tmp_path
 ):
-    image_folder(tmp_path / "data/folder")
+    image_folder(tmp_path / "data")
     folder = tmp_path / "out"
     code, told = stopped(case, folder)
     if case.signum == signal.SIGKILL:
