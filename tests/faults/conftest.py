@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import signal
 from pathlib import Path
 
 import torch
@@ -11,6 +12,10 @@ from support.fixtures_faults import WHOLE, faults
 import aesam
 
 __all__ = ["faults"]
+
+# A shell starts what it puts in the background deaf to Ctrl-C, and so all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OUT = Path(__file__).parents[2] / "results/faults.json"
 COUNTED: dict[tuple[str, str], int] = {}

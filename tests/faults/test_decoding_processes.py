@@ -10,6 +10,7 @@ from multiprocessing import active_children
 
 import psutil
 import pytest
+from joblib.externals.loky import ProcessPoolExecutor
 from support import hostile_images
 from support.commands import start
 from support.processes import environment
@@ -208,3 +209,13 @@ def end(trainer):
         os.killpg(trainer.pid, signal.SIGKILL)
     trainer.wait()
     trainer.stdout.close()
+
+
+def count_decoded(root):
+    return sum(len(labels) for _, labels in batches(root).epoch(0))
+
+
+def test_a_grid_s_worker_has_decoders_of_its_own(root):
+    """Loky starts its workers in a way of its own, in which a DataLoader cannot start any."""
+    with ProcessPoolExecutor(1) as pool:
+        assert pool.submit(count_decoded, root).result(PATIENCE) == 16

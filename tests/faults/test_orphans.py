@@ -9,6 +9,7 @@ import psutil
 import pytest
 from PIL import Image
 from support.commands import SMALL, start, summary_of
+from support.fixtures_faults import WHOLE as EVERY_CASE
 
 pytestmark = pytest.mark.slow
 MARK = "AESAM_TEST_ORPHANS"
@@ -103,6 +104,10 @@ class Case:
     group: bool = False
     again: bool = True
 
+    def __str__(self):
+        to = "all of " if self.group else ""
+        return f"{signal.Signals(self.signum).name} to {to}{self.words[0]} {self.moment}"
+
 
 #: One of each kind, which are not run again.
 SHORT = [
@@ -142,23 +147,36 @@ def check_answer(case, code, told):
         assert "--resume" not in told
 
 
-def test_nothing_of_a_command_is_left_and_it_goes_on_to_the_same_numbers(faults, tmp_path):
-    image_folder(tmp_path / "data/folder")
-    undisturbed, cases = {}, WHOLE if faults.number(0, 1) else SHORT
-    for number, case in enumerate(cases):
-        folder = tmp_path / str(number)
-        code, told = stopped(case, folder)
-        if case.signum == signal.SIGKILL:
-            assert code == -signal.SIGKILL
-            # Loky's own worker, not yet told what to do by whoever is gone, says so.
-            assert "Traceback" not in told or case.moment in BEFORE
-        else:
-            check_answer(case, code, told)
-        if case.again:
-            if case.words not in undisturbed:
-                undisturbed[case.words] = ended(case.words, tmp_path / f"undisturbed-{number}")
-            assert ended(case.words, folder) == undisturbed[case.words]
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What a command ends in that nobody disturbs, found once."""
+    found, folder = {}, tmp_path_factory.mktemp("undisturbed")
+    image_folder(folder / "data")
+
+    def summaries(words):
+        if words not in found:
+            found[words] = ended(words, folder / str(len(found)))
+        return found[words]
+
+    return summaries
+
+
+@pytest.mark.parametrize("case", WHOLE if EVERY_CASE else SHORT, ids=str)
+def test_nothing_of_a_command_is_left_and_it_goes_on_to_the_same_numbers(
+    case, undisturbed, faults, tmp_path
+):
+    image_folder(tmp_path / "data")
+    folder = tmp_path / "out"
+    code, told = stopped(case, folder)
+    if case.signum == signal.SIGKILL:
+        assert code == -signal.SIGKILL
+        # Loky's own worker, not yet told what to do by whoever is gone, says so.
+        assert "Traceback" not in told or case.moment in BEFORE
+    else:
+        check_answer(case, code, told)
+    if case.again:
+        assert ended(case.words, folder) == undisturbed(case.words)
     faults.held(
-        "kill -9, SIGTERM or Ctrl-C to compare, tune and reproduce", len(cases),
+        "kill -9, SIGTERM or Ctrl-C to compare, tune and reproduce", 1,
         "no process is left; the same command goes on to the same numbers",
     )  # fmt: skip

@@ -19,6 +19,8 @@ POISONS = {
     "an error in pass two": (2, MemoryError),
     "a Ctrl-C in pass two": (2, KeyboardInterrupt),
 }
+#: Of a training in which every third batch is bad, when all is tried.
+STEPS = 240
 
 
 class Poisoned:
@@ -27,7 +29,9 @@ class Poisoned:
     def __init__(self, method):
         self.model = stochastic_net()
         self.problem = Problem(self.model)
-        self.opt = (METHODS | VARIANTS)[method](BASES["sgd"](self.model.parameters()), self.model)
+        long = {"total_steps": STEPS} if method.startswith("ae-") else {}
+        base = BASES["sgd"](self.model.parameters())
+        self.opt = (METHODS | VARIANTS)[method](base, self.model, **long)
 
     def step(self, t):
         torch.manual_seed(t)
@@ -60,7 +64,7 @@ class Poisoned:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS | VARIANTS)
 def test_a_poisoned_batch_every_few_steps_leaves_no_trace(method, faults):
-    steps, tried = faults.number(24, 240), 0
+    steps, tried = faults.number(24, STEPS), 0
     clean = Poisoned(method)
     for t in range(steps):
         clean.step(t)

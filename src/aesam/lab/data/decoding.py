@@ -110,6 +110,7 @@ def decoded(
         collate_fn=_as_it_is,
         pin_memory=device.type == "cuda",
         worker_init_fn=partial(_begin, os.getpid()),
+        multiprocessing_context=_start_method(),
         # A loader draws a seed for its workers: from here, not from the global random state.
         generator=torch.Generator().manual_seed(0),
     )
@@ -125,6 +126,13 @@ def decoded(
     finally:
         del batches  # which asks the workers to end; one that is stuck does not hear it
         end()
+
+
+def _start_method() -> str:
+    """How processes are started here: in a worker of a grid, whose own way is none, as usual."""
+    known = multiprocessing.get_all_start_methods()
+    method = multiprocessing.get_start_method(allow_none=True)
+    return method if method in known else known[0]
 
 
 def _as_it_is(batch: Any) -> Any:
