@@ -26,11 +26,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "src/aesam"
 FILES = (
-    "optimizer.py", "_core/step.py", "_core/blocks.py", "_core/tensors.py", "_core/guards.py",
-    "_core/closures.py", "_core/backwards.py", "_core/bystanders.py", "_core/around_base.py",
-    "_core/checkpoint.py", "_core/base_state.py", "_core/layout.py", "_core/recording.py",
-    "_core/replay_check.py", "parts/part.py", "parts/policies.py", "parts/ascents.py",
-    "parts/between.py", "parts/combine.py", "parts/samples.py",
+    "optimizer.py", "_core/ledger.py", "_core/step.py", "_core/blocks.py", "_core/tensors.py",
+    "_core/guards.py", "_core/closures.py", "_core/backwards.py", "_core/bystanders.py",
+    "_core/around_base.py", "_core/checkpoint.py", "_core/base_state.py", "_core/layout.py",
+    "_core/recording.py", "_core/replay_check.py", "parts/part.py", "parts/policies.py",
+    "parts/ascents.py", "parts/between.py", "parts/combine.py", "parts/samples.py",
 )  # fmt: skip
 #: Each is for those that the ones before have not noticed, the fastest first. Tests that start
 #: processes would see no change, and those of other bases take long: both are left out.

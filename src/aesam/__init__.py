@@ -2,7 +2,7 @@
 
 from aesam import parts, sharpness
 from aesam._core.health import Health
-from aesam._core.step import StepRecord
+from aesam._core.ledger import StepRecord
 from aesam.fewer_rows import KSAM, SubSAM
 from aesam.from_params import FromParams
 from aesam.inspection import metrics, unwrap

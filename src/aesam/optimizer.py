@@ -26,8 +26,8 @@ from aesam._core.blocks import Block, Within
 from aesam._core.bystanders import Bystanders
 from aesam._core.guards import RandomState, replay_random, seeds_in
 from aesam._core.health import Health
+from aesam._core.ledger import CLOSURE, Complete, Ledger, Pending, start
 from aesam._core.recording import Recording
-from aesam._core.step import Complete, Ledger, Pending, start
 from aesam._core.unnoticed import Batch, takes_no_step, unnoticed_by_caller
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
@@ -273,10 +273,10 @@ class SharpnessAware(AroundBase):
 
     def _check_moved(self, random: RandomState | None) -> None:
         """Refuse a gradient that may have been taken at ``w``, where it should not have been."""
-        if random is None and self._ledger.single_pass is None:
+        if random is None and self._ledger.moved_forwards is None:
             raise RuntimeError(messages.MOVES_FIRST)
-        if random is None and self._ledger.single_pass is not None:
-            self._ledger.single_pass.check()
+        if random is None and self._ledger.moved_forwards is not None:
+            self._ledger.moved_forwards.check()
 
     def perturbed(self) -> AbstractContextManager[closures.Perturbed]:
         """At ``w + ε`` inside, with cleared gradients; at ``w`` with ``d`` in ``p.grad`` after.
@@ -385,7 +385,7 @@ class SharpnessAware(AroundBase):
         before, batch = closures.Traces(self._parameters(), self._backwards), Batch(closure)
         if passes is not None:
             passes.look()
-        with self._pass_at(step.CLOSURE), torch.enable_grad():
+        with self._pass_at(CLOSURE), torch.enable_grad():
             loss = closure() if passes is None else passes.first()
         replaced = ledger.pending is not None and ledger.pending is not (
             decided and decided.pending
@@ -434,7 +434,7 @@ class SharpnessAware(AroundBase):
 
     def _finish(self, scaler: torch.amp.GradScaler | None) -> None:
         """The end of a step; with ``replay`` all of it but the first pass."""
-        steps_bare = self.replay or self._ledger.single_pass is not None
+        steps_bare = self.replay or self._ledger.moved_forwards is not None
         if self._ledger.pending is not None or not steps_bare:
             self._take(scaler)
         elif scaler is not None:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from aesam._core import bases, callers, checkpoint, construction, dcp, messages, tensors
 from aesam._core.backwards import Backwards
 from aesam._core.guards import Displacement
+from aesam._core.ledger import Ledger, StepRecord
+from aesam._core.moved_forwards import MovedForwards
 from aesam._core.recording import Recording
-from aesam._core.single_pass import SinglePass
-from aesam._core.step import Ledger, StepRecord, displacement_before_pass
+from aesam._core.step import displacement_before_pass
 from aesam.parts import checks
 from aesam.parts.part import Direction
 from aesam.parts.policies import Policy
@@ -50,7 +51,7 @@ class AroundBase(torch.optim.Optimizer):
             self._recording = Recording(self.model, self._backwards, keep=self.replay)
         if self.model is not None and self.parts.take_one_gradient:
             ask = self._displacement_for_forward
-            self._ledger.single_pass = SinglePass(self.model, self._backwards, ask)
+            self._ledger.moved_forwards = MovedForwards(self.model, self._backwards, ask)
 
     # What it shows -----------------------------------------------------------------------
 
@@ -150,8 +151,8 @@ class AroundBase(torch.optim.Optimizer):
         if ledger.block is None:
             if self._recording is not None:
                 self._recording.drop_finished()
-            if ledger.single_pass is not None:
-                ledger.single_pass.no_forward_is_running()
+            if ledger.moved_forwards is not None:
+                ledger.moved_forwards.no_forward_is_running()
             if ledger.pending is not None and ledger.pending.ahead is None:
                 ledger.discard()  # the direction is gone with the gradients
             elif ledger.pending is None and not ledger.awaits_backward:

@@ -11,7 +11,7 @@ from torch import Tensor
 from aesam._core import base_state, bases, layout, tensors
 from aesam._core.construction import Parts
 from aesam._core.layout import as_count, as_dict, damaged, same_keys
-from aesam._core.step import Committed, Ledger, start
+from aesam._core.ledger import Committed, Ledger, start
 from aesam.parts.part import Memory, MemoryPart, Part
 from aesam.parts.policies import Policy
 

@@ -25,7 +25,7 @@ from aesam._core.guards import Displacement
 Ask = Callable[[], Displacement | None]
 
 
-class SinglePass:
+class MovedForwards:
     """Moves a model's weights for its training forwards, and brings them back.
 
     A training forward is one of a model in training mode with gradients enabled.
@@ -102,24 +102,24 @@ class SinglePass:
             raise RuntimeError(messages.NOT_MOVED_FOR)
 
 
-def _arrived(own: "weakref.ref[SinglePass]", journey: int, _: Tensor) -> None:
-    single_pass = own()
-    if single_pass is not None:
-        single_pass.arrived(journey)
+def _arrived(own: "weakref.ref[MovedForwards]", journey: int, _: Tensor) -> None:
+    moved = own()
+    if moved is not None:
+        moved.arrived(journey)
 
 
 class _AtHome:
     """What the model holds to be saved at ``w``; a copy or a pickle of it does nothing."""
 
-    def __init__(self, single_pass: SinglePass | None = None) -> None:
-        self._single_pass: Callable[[], SinglePass | None] = (
-            (lambda: None) if single_pass is None else weakref.ref(single_pass)
+    def __init__(self, moved: MovedForwards | None = None) -> None:
+        self._moved: Callable[[], MovedForwards | None] = (
+            (lambda: None) if moved is None else weakref.ref(moved)
         )
 
     def __reduce__(self) -> Any:
         return type(self), ()
 
     def __call__(self, *_: object) -> None:
-        single_pass = self._single_pass()
-        if single_pass is not None:
-            single_pass.bring_back()
+        moved = self._moved()
+        if moved is not None:
+            moved.bring_back()
