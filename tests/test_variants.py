@@ -211,6 +211,19 @@ def test_large_tensors_are_the_same_in_pieces():
             p.grad = g
 
 
+def test_asam_of_biases_alone_is_sam():
+    ends = []
+    for make in (aesam.ASAM, aesam.SAM):
+        w = torch.nn.Parameter(torch.tensor([2.0, -1.0]))
+        opt = make(torch.optim.SGD([w], lr=0.1), rho=0.5)
+        w.grad = torch.tensor([3.0, 4.0])
+        opt.needs_second_pass()
+        with opt.perturbed():
+            ends.append([w.detach().clone()])
+            w.grad = torch.ones(2)
+    assert same(*ends)
+
+
 def test_a_gradient_of_zero_goes_nowhere():
     for make in (aesam.ASAM, aesam.FisherSAM):
         w = torch.nn.Parameter(torch.tensor([[2.0, -1.0]]))

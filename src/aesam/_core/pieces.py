@@ -18,7 +18,7 @@ from aesam._core import tensors
 
 Lists = tuple[list[Tensor], ...]
 
-_PIECE = 1 << 16  # numbers of each list; a few times as many fit a core's cache
+_PIECE = 1 << 17  # numbers of each list; a few times as many nearly fit a core's cache
 
 
 def pieces(*lists: Sequence[Tensor]) -> Iterator[Lists]:
@@ -29,7 +29,7 @@ def pieces(*lists: Sequence[Tensor]) -> Iterator[Lists]:
     plain = [tensors.real(tensors.local(each)) for each in lists]
     if not plain[0]:
         return
-    if not all(t.device.type == "cpu" and not t.is_sparse for each in plain for t in each):
+    if not all(t.is_cpu and not t.is_sparse for each in plain for t in each):
         yield tuple(plain)
         return
     together: list[tuple[Tensor, ...]] = []
@@ -64,11 +64,25 @@ def blend(
     for target, old, new in pieces(targets, olds, news):
         if keep == 0.0:
             torch._foreach_copy_(target, new)
-            torch._foreach_mul_(target, share)
+            tensors.scale(target, share)
+        elif keep + share == 1.0:
+            torch._foreach_copy_(target, old)
+            torch._foreach_lerp_(target, new, share)
         else:
             torch._foreach_copy_(target, old)
             torch._foreach_mul_(target, keep)
             torch._foreach_add_(target, new, alpha=share)
+
+
+def interpolate(targets: Sequence[Tensor], others: Sequence[Tensor], share: float) -> None:
+    """``targets ← (1 − share) · targets + share · others``."""
+    written, read = (tensors.real(tensors.local(each)) for each in (targets, others))
+    alike = all(a.dtype == b.dtype for a, b in zip(written, read, strict=True))
+    dense = not any(t.is_sparse for t in (*written, *read))
+    if written and alike and dense and abs(share) <= tensors.SAFE:
+        torch._foreach_lerp_(written, read, share)  # reads and writes each number once
+    else:
+        mix(targets, others, 1.0 - share, share)
 
 
 def mix(
@@ -80,20 +94,23 @@ def mix(
         tensors.add(targets, others, factor)
         return
     for target, other in pieces(targets, others):
-        tensors.scale(target, own)
+        if target[0].is_cpu and not target[0].is_sparse:
+            torch._foreach_mul_(target, own)
+        else:
+            tensors.scale(target, own)
         torch._foreach_add_(target, other, alpha=factor)
 
 
 def set_apart(rests: Sequence[Tensor], targets: Sequence[Tensor], others: Sequence[Tensor]) -> None:
-    """``rests ← targets − others`` and ``targets ← others``, to the bit.
+    """``rests ← targets − others`` and ``targets ← others``.
 
-    Where a rest is infinite or NaN its target becomes NaN, so that whoever looks at it knows.
+    A number that was infinite or NaN is NaN afterwards, so that whoever looks at it knows.
     """
     for rest, target, other in pieces(rests, targets, others):
         torch._foreach_copy_(rest, target)
         torch._foreach_sub_(rest, other)
-        torch._foreach_copy_(target, other)
-        tensors.scale(target, 1.0 + 0.0 * tensors.sum_of_magnitudes(rest))
+        torch._foreach_mul_(target, 0.0)
+        torch._foreach_add_(target, other)
 
 
 def dot(
@@ -150,15 +167,20 @@ def _scale_twice(
     factors: Callable[[list[Tensor]], list[Tensor]],
 ) -> Tensor:
     """``values ← T² values``, ``T`` made of the sources; gives ``‖T values‖``, on the device."""
-    of_shards = None if tensors.are_plain(params) else params
-    found: list[Tensor] = []
-    for v, source in _whole(values, sources) if of_shards else pieces(values, sources):
+    if not params:
+        return torch.zeros(())
+    if not (tensors.are_plain(params) and len({(p.dtype, p.device) for p in params}) == 1):
+        v, source = (tensors.real(tensors.local(each)) for each in (values, sources))
         t = factors(source)
         torch._foreach_mul_(v, t)
-        found.append(tensors.norm(v, of_shards))
+        length = tensors.norm(v, params)
         torch._foreach_mul_(v, t)
-    return torch.linalg.vector_norm(torch.stack(found)) if found else torch.zeros(())
-
-
-def _whole(*lists: Sequence[Tensor]) -> Iterator[Lists]:
-    yield tuple(tensors.real(tensors.local(each)) for each in lists)
+        return length
+    found: list[Tensor] = []
+    wide = torch.float32 if params[0].dtype in tensors.HALF else None
+    for v, source in pieces(values, sources):
+        t = factors(source)
+        torch._foreach_mul_(v, t)
+        found += torch._foreach_norm(v, 2, wide)
+        torch._foreach_mul_(v, t)
+    return torch.linalg.vector_norm(torch.stack(found))

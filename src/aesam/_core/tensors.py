@@ -22,7 +22,7 @@ from torch._utils import _flatten_dense_tensors
 from torch.nn import Parameter
 
 _PLAIN = frozenset({Tensor, Parameter})
-_HALF = frozenset({torch.float16, torch.bfloat16})
+HALF = frozenset({torch.float16, torch.bfloat16})
 _DTYPE_AND_DEVICE = attrgetter("dtype", "device")
 SAFE = 6e4  # every floating dtype holds it
 _BATCH = 1 << 20
@@ -184,14 +184,6 @@ def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -
     return torch.linalg.vector_norm(_power_norms(tensors, 2, shards_of=shards_of))
 
 
-def sum_of_magnitudes(tensors: Sequence[Tensor]) -> Tensor:
-    """``Σ |x|`` of what this process holds, on the device; finite if and only if every number is.
-
-    But for sums that no float holds, of numbers as large as that.
-    """
-    return _power_norms(local(tensors), 1).sum()
-
-
 def norm_on_host(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> float:
     """The Euclidean norm of all tensors together, as a number; infinite or NaN if one is."""
     (found,) = to_host(norm(tensors, shards_of).reshape(1))
@@ -253,7 +245,7 @@ def dot(
     for i in set(range(len(a))).difference(dense):
         total = total + (a[i] * factor * b[i]).coalesce().values().sum()
     for half in (False, True):
-        rows = [i for i in dense if (a[i].dtype in _HALF) == half]
+        rows = [i for i in dense if (a[i].dtype in HALF) == half]
         for batch in _batches([a[i].numel() for i in rows]) if half else [range(len(rows))]:
             chosen = [rows[i] for i in batch]
             lefts, rights, written = ([ts[i] for i in chosen] for ts in (a, b, products))
@@ -328,7 +320,7 @@ def _power_norms(
 
 def _norms_alike(tensors: list[Tensor], order: int, wide: bool) -> Tensor:
     """The norms of tensors of one dtype on one device; of 16-bit numbers in 32 bits."""
-    dtype = torch.float32 if tensors[0].dtype in _HALF else None
+    dtype = torch.float32 if tensors[0].dtype in HALF else None
     if wide:
         dtype = _widest(tensors[0].device)
         if tensors[0].is_complex():

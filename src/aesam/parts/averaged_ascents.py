@@ -107,5 +107,4 @@ def _averaged(
             share,
             (1.0 - share) / gradient.scale,
         )
-    others = {p: m for p, m in known.items() if p not in set(params)}
-    return Memory({}, {**others, **dict(zip(params, made, strict=True))})
+    return Memory({}, {**known, **dict(zip(params, made, strict=True))})

@@ -79,7 +79,7 @@ class Mix(Combine):
         self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
         both, g, g_s = _in_both(first, params, second)
-        pieces.mix(g_s, g, self.alpha, 1.0 - self.alpha)
+        pieces.interpolate(g_s, g, 1.0 - self.alpha)
         tensors.scale(_without(both, params, second), self.alpha)
 
 
