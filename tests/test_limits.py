@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from support.problems import BASES, METHODS, Problem, mlp, same, stochastic_net, weights
+from torch import nn
 
 import aesam
 from aesam.parts.part import Memory
@@ -124,3 +125,25 @@ def test_every_torch_optimizer_is_itself_under_never(optimizer):
                 base.step()
         ends.append(weights(model))
     assert same(*ends)
+
+
+def test_the_norm_of_many_small_tensors_and_a_large_one_is_of_all():
+    """Small ones are joined where they are many; one that is large or sparse is not."""
+    torch.manual_seed(0)
+    small = [nn.Parameter(torch.randn(3, dtype=torch.float64)) for _ in range(200)]
+    large = nn.Parameter(torch.randn(5000, dtype=torch.float64))
+    table = nn.Embedding(50, 4, sparse=True, dtype=torch.float64)
+    params = [*small, large, table.weight]
+    opt = aesam.SAM(torch.optim.SGD(params, lr=0.1), rho=0.1)
+    rows = torch.tensor([3, 7, 7])
+
+    def closure():
+        opt.zero_grad()
+        loss = sum(p.square().sum() for p in (*small, large)) / 2 + table(rows).square().sum() / 2
+        loss.backward()
+        return loss
+
+    whole = sum(float(p.detach().square().sum()) for p in (*small, large))
+    looked_up = table.weight.detach()[[3, 7]] * torch.tensor([[1.0], [2.0]])
+    opt.step(closure)
+    assert opt.last_step.squared_norm == pytest.approx(whole + float(looked_up.square().sum()))

@@ -429,3 +429,27 @@ def test_a_direction_that_overflowed_is_not_saved():
     w.grad = torch.full_like(w, 100.0)
     assert not opt.needs_second_pass()
     assert w.grad.eq(100.0).all()
+
+
+def test_a_base_that_wants_sparse_gradients_is_loaded_too():
+    """What it keeps of a parameter cannot be found out with a gradient of zeros."""
+    tables = [torch.nn.Embedding(9, 2, sparse=True) for _ in range(2)]
+    opts = [aesam.SAM(torch.optim.SparseAdam(t.parameters(), lr=0.1), t) for t in tables]
+    tables[1].load_state_dict(tables[0].state_dict())
+    rows = torch.tensor([1, 4, 4])
+
+    def step(table, opt):
+        def closure():
+            opt.zero_grad()
+            loss = table(rows).square().sum()
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+
+    step(tables[0], opts[0])
+    tables[1].load_state_dict(tables[0].state_dict())
+    opts[1].load_state_dict(copy.deepcopy(opts[0].state_dict()))
+    for table, opt in zip(tables, opts, strict=True):
+        step(table, opt)
+    assert torch.equal(tables[0].weight, tables[1].weight)
