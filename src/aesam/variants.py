@@ -61,7 +61,7 @@ GAMMA = Setting(
     allowed="≥ 0, < 1",
     grid=(0.5, 0.8, 0.9, 0.95),
 )
-LARGEST_RHO = Setting("rho", 0.5, "largest radius of the ascent", symbol="ρ_max", allowed="≥ 0")
+LARGEST_RHO = RHO.but(0.5, grid=())
 RISE = Setting(
     "rise",
     0.05,
