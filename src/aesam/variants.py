@@ -70,7 +70,7 @@ GAMMA = Setting(
     most=1.0,
     is_open=True,
 )
-LARGEST_RHO = Setting("rho", 0.5, "largest radius of the ascent", symbol="ρ_max", allowed="≥ 0")
+LARGEST_RHO = RHO.but(0.5, grid=())
 RISE = Setting(
     "rise",
     0.05,

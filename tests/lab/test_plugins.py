@@ -25,15 +25,15 @@ from aesam.lab.models import ModelRecord, register_model
 from aesam.parts.policies import Periodic
 
 RHO = Setting("rho", 0.3, "radius", symbol="ρ", allowed="≥ 0", grid=(0.1, 0.4))
-ETA = Setting("eta", 2, "steps between two second gradients", symbol="η", grid=(1, 2))
+ETA = Setting("pause", 2, "steps between two second gradients", symbol="η", grid=(1, 2))
 STEEP = Setting("lambda1", -2.0, "threshold at the end", grid=(-3, -2))
 
 @register_method("every-other", label="Every Other", settings=(RHO, ETA))
 class EveryOther(SharpnessAware):
-    """A second gradient every eta-th step."""
+    """A second gradient every pause-th step."""
 
-    def __init__(self, base, model=None, *, rho=0.3, eta=2, nonfinite="skip"):
-        super().__init__(base, model, policy=Periodic(eta), rho=rho, nonfinite=nonfinite)
+    def __init__(self, base, model=None, *, rho=0.3, pause=2, nonfinite="skip"):
+        super().__init__(base, model, policy=Periodic(pause), rho=rho, nonfinite=nonfinite)
 
 @register_method("steep", label="Steep", settings=(STEEP,))
 class Steep(AESAM):
@@ -110,29 +110,29 @@ def test_every_command_takes_what_was_registered_outside(aesam_here, tmp_path):
     told = aesam_here("train", "--dataset", "stripes", "--method", "every-other", "--out", "one")
     assert "SAM on 50.0 % of 6 steps" in told
     config = json.loads((tmp_path / "one/config.json").read_text())
-    assert config["method"] == {"name": "every-other", "rho": 0.3, "eta": 2}
+    assert config["method"] == {"name": "every-other", "rho": 0.3, "pause": 2}
 
     told = aesam_here(
         "compare", "--dataset", "stripes", "--methods", "erm", "every-other", "matched-sam",
-        "steep", "--seeds", 0, 1, "--noise", 0, "--eta", 3,
+        "steep", "--seeds", 0, 1, "--noise", 0, "--pause", 3,
     )  # fmt: skip
     assert "Every Other" in told
     assert "matched coin" in told
     results = json.loads((tmp_path / "runs/compare/results.json").read_text())
     rows = {row["method"]: row for row in results["comparisons"][0]["rows"]}
-    assert rows["every-other"]["settings"]["eta"] == 3
+    assert rows["every-other"]["settings"]["pause"] == 3
     assert rows["every-other"]["against_baseline"]["label"] == "ERM"  # the default
     assert rows["steep"]["against_baseline"]["label"] == "Every Other"
     assert "of Steep: Every Other" in told  # the caption follows
 
     aesam_here(
-        "tune", "--dataset", "stripes", "--methods", "every-other", "steep", "--etas", 1,
+        "tune", "--dataset", "stripes", "--methods", "every-other", "steep", "--pauses", 1,
         "--seeds", 0, "--limit", 0,
     )  # fmt: skip
     found = json.loads((tmp_path / "runs/tune/tune.json").read_text())
     tried = [row["settings"] for row in found["rows"] if row["method"] == "every-other"]
     assert sorted({settings["rho"] for settings in tried}) == [0.1, 0.4]  # its own grid
-    assert {repr(settings["eta"]) for settings in tried} == {"1", "2"}  # given, and the usual one
+    assert {repr(settings["pause"]) for settings in tried} == {"1", "2"}  # given, and the usual one
     steep = [row["settings"]["lambda1"] for row in found["rows"] if row["method"] == "steep"]
     assert sorted(map(repr, steep)) == ["-2.0", "-3.0"]  # real, as its default is
 
@@ -161,7 +161,9 @@ def test_a_plugin_that_cannot_be_imported_is_named(aesam_here):
 
 
 def test_a_setting_may_not_take_the_name_of_a_flag(aesam_here, tmp_path):
-    (tmp_path / "clash.py").write_text(PLUGIN.replace('"eta"', '"epochs"').replace("eta", "epochs"))
+    (tmp_path / "clash.py").write_text(
+        PLUGIN.replace('"pause"', '"epochs"').replace("pause", "epochs")
+    )
     told = aesam_here("train", "--quiet", expected=2, AESAM_PLUGINS="clash")
     assert "the setting epochs of every-other has the name of another flag" in told
 

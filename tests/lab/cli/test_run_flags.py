@@ -88,6 +88,12 @@ def test_help_has_every_method_and_every_setting_with_its_default(command, capsy
     assert "None" not in told
 
 
+def test_help_says_what_a_setting_means_to_each_method(capsys):
+    told = told_by_help(capsys, "train")
+    assert "γ, share of rows in the second gradient; > 0, ≤ 1 (esam); or γ, weight of the" in told
+    assert "sharpness; ≥ 0, < 1 (wsam)." in told
+
+
 def test_help_of_tune_shows_the_grids(capsys):
     told = told_by_help(capsys, "tune")
     assert "(default: 0.01 0.02 0.05 0.1 0.2 0.5 (and others))" in told

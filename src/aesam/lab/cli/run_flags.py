@@ -160,14 +160,29 @@ def _setting_flag(
 ) -> tuple[str, Any, None]:
     kind = _kind_of(setting.name)
     switch = kind is bool
-    symbol = f"{setting.symbol}, " if setting.symbol else ""
-    allowed = f"; {setting.allowed}" if setting.allowed and not switch else ""
     shown = tyro.conf.arg(
         metavar=None if switch else kind.__name__.upper(),
-        help=f"{symbol}{setting.help}{allowed} ({_owners(setting.name)}).",
+        help=f"{'; or '.join(_meanings(setting.name, switch))}.",
         help_behavior_hint=f"(default: {_defaults(setting.name, usual)})",
     )
     return setting.name, tyro.conf.DisallowNone[Annotated[kind | None, shown]], None
+
+
+def _meanings(name: str, switch: bool) -> list[str]:
+    """What a setting is, for its help: one name may mean something else to another method."""
+    meant: dict[str, list[tuple[str, Setting]]] = {}
+    for record in method_records():
+        for setting in record.settings:
+            if setting.name == name:
+                meant.setdefault(setting.help, []).append((record.name, setting))
+    shown: list[str] = []
+    for about, found in meant.items():
+        first = found[0][1]
+        symbol = f"{first.symbol}, " if first.symbol else ""
+        allowed = f"; {first.allowed}" if first.allowed and not switch else ""
+        owners = _owners(name) if len(meant) == 1 else ", ".join(owner for owner, _ in found)
+        shown.append(f"{symbol}{about}{allowed} ({owners})")
+    return shown
 
 
 def grids_class(names: Iterable[str]) -> type[Any]:
