@@ -203,7 +203,8 @@ def test_a_value_that_the_method_refuses_counts_as_worst(tmp_path):
     assert (search.chosen, asked) == ({"lambda1": 1.0}, [0.5, 1.0])
     assert search.at_edge == []
     assert any(
-        "cannot be tried counts as worst: lambda1 <= lambda2" in note for note in search.notes
+        "cannot be tried counts as worst: ae-sam: lambda1 <= lambda2" in note
+        for note in search.notes
     )
 
 
