@@ -125,7 +125,6 @@ CASES = [
     ("fsdp2", "msam"),
     ("fsdp2", "stale-sam"),
     ("ddp", "sub-sam"),
-    ("ddp", "k-sam"),
 ]
 
 

@@ -56,9 +56,16 @@ GAP = Setting(
     grid=(0.01, 0.03, 0.1, 0.3),
 )
 RHO_MIN = Setting(
-    "rho_min", 0.0, "radius where the learning rate is lowest", symbol="ρ_min", allowed="0 to ρ"
+    "rho_min",
+    0.0,
+    "radius where the learning rate is lowest",
+    symbol="ρ_min",
+    allowed="0 to ρ",
+    least=0.0,
 )
-LR_MIN = Setting("lr_min", 0.0, "learning rate that has the lowest radius", allowed="≥ 0")
+LR_MIN = Setting(
+    "lr_min", 0.0, "learning rate that has the lowest radius", allowed="≥ 0", least=0.0
+)
 GAMMA = Setting(
     "gamma",
     0.9,
@@ -66,7 +73,6 @@ GAMMA = Setting(
     symbol="γ",
     allowed="≥ 0, < 1",
     grid=(0.5, 0.8, 0.9, 0.95),
-    least=0.0,
     most=1.0,
     is_open=True,
 )

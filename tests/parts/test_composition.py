@@ -233,7 +233,7 @@ def test_before_pass_moves_the_weights_for_the_first_gradient_only():
 
 
 def test_before_pass_needs_first_pass_in_the_second_form():
-    _, problem, opt = assembled((Never(), AgainstMomentum(), WholeBatch(), Plain(), Replace()))
+    _, problem, opt = assembled((Always(), AgainstMomentum(), WholeBatch(), Plain(), Replace()))
     problem.losses(0).mean().backward()
     with pytest.raises(RuntimeError, match=r"opt\.first_pass"):
         opt.needs_second_pass()
