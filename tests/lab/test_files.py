@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from aesam.lab import files
+from aesam.lab.errors import UsageError
 from aesam.lab.files import DiskError
 
 
@@ -65,3 +66,9 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path):
         files.read_bytes(tmp_path)
     with pytest.raises(FileNotFoundError):
         files.read_bytes(tmp_path / "absent")
+
+
+def test_a_pipe_in_a_file_s_place_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "summary.json")
+    with pytest.raises(UsageError, match=r"summary\.json is a named pipe, not a file"):
+        files.read_json(tmp_path / "summary.json")
