@@ -33,14 +33,13 @@ FILES = (
     "parts/ascents.py", "parts/between.py", "parts/combine.py", "parts/samples.py",
 )  # fmt: skip
 #: Each is for those that the ones before have not noticed, the fastest first. Tests that start
-#: processes would see no change, and those of other bases take long: both are left out.
+#: processes would see no change, and slow ones and those of other bases take long: left out.
 ROUNDS = (
     ("tests/test_twin.py", "tests/test_limits.py", "tests/_core/test_failures.py", "tests/parts"),
     ("tests/_core/test_guards.py", "tests/_core/test_checkpoint.py", "tests/_core/test_before.py",
      "tests/_core/test_bystanders.py", "tests/test_parameters.py", "tests/test_amp.py",
      "tests/test_torch_conventions.py", "tests/test_schedules.py", "tests/test_total_steps.py"),
-    ("tests/test_replay.py", "tests/_core/test_cost.py", "tests/faults/test_state_dicts.py",
-     "tests/faults/test_bad_arguments.py", "tests/faults/test_interrupted_steps.py"),
+    ("tests/test_replay.py", "tests/_core/test_cost.py", "tests/_core/test_state_machine.py"),
 )  # fmt: skip
 #: Who notices a change of these files first.
 NEAREST = {
@@ -57,7 +56,7 @@ NEAREST = {
     "_core/tensors.py": "tests/test_parameters.py",
 }
 PYTEST = ("-q", "-p", "no:xdist", "-Wignore::pytest.PytestAssertRewriteWarning")
-LIMIT = 600  # seconds; a mutant that hangs is noticed
+LIMIT = 300  # seconds; a mutant that hangs is noticed
 
 OTHER = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -212,7 +211,8 @@ def _run(name: str, source: str, tests: tuple[str, ...]) -> int:
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     put_in_place(name, source)
-    return int(pytest.main(["-x", *PYTEST, *tests]))
+    quick = ("-m", "not slow") if len(tests) > 1 else ()
+    return int(pytest.main(["-x", *PYTEST, *quick, *tests]))
 
 
 def main() -> None:

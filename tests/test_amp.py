@@ -348,3 +348,15 @@ def test_a_disabled_scaler_may_be_given_a_closure():
     opt = aesam.SAM(BASES["sgd"](model.parameters()), model)
     torch.amp.GradScaler("cpu", enabled=False).step(opt, problem.closure(opt, 0))
     assert opt.last_step.index == 0
+
+
+def test_a_scale_of_one_needs_no_word():
+    model = mlp()
+    opt, problem = aesam.SAM(BASES["sgd"](model.parameters()), model), Problem(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(problem.losses(0).mean()).backward()
+    assert opt.needs_second_pass()
+    with opt.perturbed():
+        scaler.scale(problem.losses(0).mean()).backward()
+    scaler.step(opt)
+    assert opt.last_step.index == 0

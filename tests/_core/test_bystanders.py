@@ -14,6 +14,7 @@ from torch import nn
 from torchmetrics.wrappers import MinMaxMetric, Running
 
 import aesam
+from aesam._core.bystanders import Attributes
 
 
 def frozen(*shape):
@@ -313,3 +314,12 @@ def test_batchnorm_of_keras_counts_each_batch_once(tmp_path, matrix):
     )
     assert done.stdout == "once\n", done.stdout + done.stderr
     matrix.right("Keras 3 (torch)", "BatchNormalization, Dropout", within=0.0)
+
+
+def test_an_attribute_that_a_pass_adds_is_gone_after_it():
+    thing = torchmetrics.MeanMetric()
+    before = Attributes(thing)
+    names = set(vars(thing))
+    thing.gained, thing.mean_value = 1, 5
+    before.restore()
+    assert set(vars(thing)) == names

@@ -314,3 +314,14 @@ def test_an_error_in_a_hook_or_in_the_base_counts_as_a_skipped_step():
     assert opt.skipped_steps == 1
     problem.step(opt, 0)
     assert opt.last_step.index == 0
+
+
+def test_an_empty_closure_after_a_decision_takes_it_where_a_parameter_has_no_gradient():
+    model = mlp()
+    unused = torch.nn.Parameter(torch.ones(2))
+    base = torch.optim.SGD([*model.parameters(), unused], lr=0.1)
+    opt, problem = METHODS["erm"](base, model), Problem(model)
+    problem.losses(0).mean().backward()
+    assert not opt.needs_second_pass()
+    opt.step(lambda: None)
+    assert opt.last_step.index == 0

@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from aesam.lab import files
+from aesam.lab.errors import UsageError
 from aesam.lab.files import DiskError
 
 
@@ -61,7 +62,13 @@ def test_what_is_no_json_of_ours_is_a_value_error(text):
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
-    with pytest.raises(DiskError, match="could not read .*Is a directory.*let it be read"):
+    with pytest.raises(UsageError, match="is a folder, not a file that can be read"):
         files.read_bytes(tmp_path)
     with pytest.raises(FileNotFoundError):
         files.read_bytes(tmp_path / "absent")
+
+
+def test_a_pipe_in_a_file_s_place_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "summary.json")
+    with pytest.raises(UsageError, match=r"summary\.json is a named pipe, not a file"):
+        files.read_json(tmp_path / "summary.json")

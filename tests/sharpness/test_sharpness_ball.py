@@ -1,5 +1,7 @@
 """Average and worst-case sharpness against closed forms."""
 
+import math
+
 import pytest
 import torch
 from support.sharpness_examples import (
@@ -130,3 +132,10 @@ def test_worst_case_of_a_network_beats_random_points_and_grows_with_the_radius()
 def test_radii_must_be_positive_and_rising(measure, rho):
     with pytest.raises(ValueError, match="rho must be"):
         measure(mlp(), mse_loss, data(), rho=rho)
+
+
+def test_a_radius_that_leaves_the_dtype_s_range_has_no_standard_error():
+    batches = [(x.float(), y.float()) for x, y in data()]
+    found = sharpness.average_sharpness(mlp().float(), mse_loss, batches, rho=1e38)
+    assert math.isinf(found.value)
+    assert math.isnan(found.standard_errors[-1])

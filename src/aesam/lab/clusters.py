@@ -74,7 +74,13 @@ def on_ray(work: Work, calls: Calls, workers: int) -> Iterator[Any]:
 def _dask(address: str | None, workers: int) -> Any:
     client = _import("distributed", "dask").Client
     if address:
-        return client(address)
+        try:
+            return client(address)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"--address {address!r} is no Dask scheduler that answers ({error}): give "
+                "tcp://host:port of one that runs, or leave --address out to start one here"
+            ) from error
     most = min(workers, os.cpu_count() or 1)
     return client(processes=True, threads_per_worker=1, n_workers=most)
 

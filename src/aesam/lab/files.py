@@ -12,6 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from aesam.lab.regular_files import open_regular
+
 #: Ends the names of files that are being written; a crash leaves them, and nobody else has any.
 UNFINISHED = ".aesam-unfinished"
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
@@ -158,8 +160,8 @@ def told_of(path: Path) -> Generator[None]:
 
 def read_bytes(path: Path) -> bytes:
     """The whole content; a :class:`DiskError` where it cannot be read."""
-    with told_of(path):
-        return path.read_bytes()
+    with told_of(path), open_regular(path) as file:
+        return file.read()
 
 
 def read_json(path: Path) -> Any:

@@ -92,9 +92,14 @@ def average_sharpness(
             point = random_vectors.in_unit_ball(objective.zeros(), generator)
             rises.append([_mean_of_both(objective, point * radius) - base for radius in radii])
     columns = list(zip(*rises, strict=True))
-    errors = [statistics.stdev(column) / math.sqrt(samples) for column in columns]
+    errors = [_spread(column) / math.sqrt(samples) for column in columns]
     means = tuple(map(statistics.fmean, columns))
     return Sharpness("average", base, radii, means, tuple(errors))
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Their standard deviation; not a number where one is infinite."""
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _mean_of_both(objective: Objective, offset: Tensor) -> float:

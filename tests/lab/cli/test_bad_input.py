@@ -40,6 +40,10 @@ BAD = {
     "unknown engine": (("compare", "--engine", "spark"), "'local', 'ray', 'dask'"),
     "nothing": ((), "Missing subcommand"),
     "an address without a cluster": (("compare", "--address", "here"), "--engine dask or ray"),
+    "an address that is none": (
+        ("compare", "--engine", "dask", "--address", "garbage", "--epochs", 1),
+        "is no Dask scheduler that answers",
+    ),
     "a grid of none of the methods": (
         ("tune", "--methods", "sam", "--alphas", 0.2),
         "none of these methods is searched for alphas",

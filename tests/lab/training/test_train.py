@@ -265,6 +265,12 @@ def test_tensorboard_gets_what_metrics_gets(tmp_path):
     assert list(tmp_path.rglob("events.out.tfevents.*"))
 
 
+def test_a_tracker_that_cannot_begin_is_told_in_words(tmp_path, capsys):
+    (tmp_path / "aesam").write_text("a file where its folder would be")
+    assert aesam("train", *SMALL, "--out", tmp_path, "--track", "tensorboard", "--quiet") == 2
+    assert "track could not begin" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, inside its compiler
 def test_a_compiled_model_trains_to_the_same_loss(tmp_path):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from aesam.lab.config import Data, Model, Run, Training
-from aesam.lab.data.regular_files import cannot_read
 from aesam.lab.data.sets import AnySplit, DataSet, whole_numbers
 from aesam.lab.errors import UsageError
 from aesam.lab.files import DiskError
+from aesam.lab.regular_files import cannot_read
 from aesam.registry import Registry
 
 #: Whether files are the official ones.

@@ -19,9 +19,9 @@ from aesam.lab import orphans
 from aesam.lab.data import draws
 from aesam.lab.data.augment import Normalizer
 from aesam.lab.data.pictures import decode
-from aesam.lab.data.regular_files import cannot_read
 from aesam.lab.data.sets import FolderSplit, whole_numbers
 from aesam.lab.errors import ProcessDied, UsageError
+from aesam.lab.regular_files import cannot_read
 
 #: Seconds for one file, after which a worker ends itself: a decoder may be stuck for good.
 PATIENCE = 300.0
@@ -110,7 +110,7 @@ def decoded(
         collate_fn=_as_it_is,
         pin_memory=device.type == "cuda",
         worker_init_fn=partial(_begin, os.getpid()),
-        multiprocessing_context=_start_method(),
+        multiprocessing_context=_start_method() if workers else None,
         # A loader draws a seed for its workers: from here, not from the global random state.
         generator=torch.Generator().manual_seed(0),
     )

@@ -11,9 +11,9 @@ import torch
 
 from aesam.lab.config import Training
 from aesam.lab.data.data_records import DataRecord
-from aesam.lab.data.regular_files import refuse_odd
 from aesam.lab.data.sets import DataSet, FolderSplit
 from aesam.lab.errors import UsageError
+from aesam.lab.regular_files import refuse_odd
 
 SIZE = 224
 SUFFIXES = (".jpg", ".jpeg", ".png")

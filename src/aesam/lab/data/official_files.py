@@ -15,8 +15,8 @@ from typing import IO, Any, cast
 
 from aesam.lab import files
 from aesam.lab.data.data_records import Verdict
-from aesam.lab.data.regular_files import cannot_read, open_regular
 from aesam.lab.errors import UsageError
+from aesam.lab.regular_files import cannot_read, open_regular
 
 #: Written beside the files of a verified archive, in the form that ``md5sum -c`` reads.
 NOTE = "md5sums.txt"

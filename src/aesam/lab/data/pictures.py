@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from aesam.lab.data.regular_files import open_regular
 from aesam.lab.errors import UsageError
+from aesam.lab.regular_files import open_regular
 
 #: By content, whatever the name says: Pillow knows others, and starts programs to read some.
 FORMATS = ("JPEG", "PNG")

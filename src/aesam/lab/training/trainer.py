@@ -132,8 +132,7 @@ class Trainer:
         if self._accelerator.is_main_process:
             self._folder.begin(self._run)
             self._folder.write_metrics(counts.metrics)
-        if self._tracked:
-            self._accelerator.init_trackers("aesam", config.identity(self._run))
+        self._begin_tracking()
         self._reporter.begin(self._run, total, counts.step)
         with StopRequest() as request:
             while counts.epoch < self._run.training.epochs:
@@ -305,6 +304,19 @@ class Trainer:
 
     def _losses(self, line: dict[str, Any]) -> list[float]:
         return [line[name] for name in ("train_loss", f"{self._kind}_loss")]
+
+    def _begin_tracking(self) -> None:
+        if not self._tracked:
+            return
+        try:
+            self._accelerator.init_trackers("aesam", config.identity(self._run))
+        except Exception as error:
+            self._tracked = False  # nothing of it to end
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UsageError(
+                f"track could not begin ({reason}): log in to that service first, or leave "
+                "--track out"
+            ) from error
 
     def close(self) -> None:
         self._reporter.end()
