@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -146,6 +147,10 @@ class RandomState:
             tensors.assign([seed for seed, _ in drawn], [then for _, then in drawn])
 
 
+#: Only together do they tell how deep the blocks of mixed precision are.
+_DEEPER_AND_BACK = (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+
+
 class Autocast:
     """Mixed precision as it is now, for some kinds of device.
 
@@ -158,8 +163,9 @@ class Autocast:
             for kind in sorted(kinds)
         ]
         self._cached = torch.is_autocast_cache_enabled()
-        torch.autocast_increment_nesting()
-        self._depth = torch.autocast_decrement_nesting()
+        # Both in one go of C: an interrupt in between would leave it too deep for good, and weights
+        # that were cast once would be used for ever.
+        _, self._depth = map(methodcaller("__call__"), _DEEPER_AND_BACK)
 
     @property
     def is_enabled(self) -> bool:
