@@ -125,7 +125,6 @@ def test_a_base_without_state_goes_on_from_it(tmp_path):
 
 
 @pytest.mark.parametrize("method", SAVED)
-@pytest.mark.parametrize("method", [*METHODS, "f-sam", "vasso", "wsam"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_fresh_optimizer_has_every_key_of_a_trained_one(method, options):
     model, problem, opt = new(method)
