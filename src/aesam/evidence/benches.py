@@ -1,0 +1,82 @@
+"""Where they are compared: each bench a training as it counts, and one to choose settings by.
+
+Settings are chosen on samples of the training set that are held out, never on the test set, and
+on as many training samples as there are afterwards where the data allow it.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aesam.lab.config import Run
+from aesam.lab.data import data_record
+from aesam.lab.errors import unknown
+
+#: Settings are chosen with these seeds; what is reported has others.
+SEARCH_SEEDS = (0, 1, 2)
+FRESH_SEEDS = tuple(range(10, 20))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model on a data set with its training.
+
+    Args:
+        name: what files and commands call it.
+        title: what readers call it.
+        base: the run that counts, of any method.
+        held_out: what of its data is otherwise where settings are chosen.
+        radii: ρ to begin the search with, for methods whose record has the paper's grid.
+    """
+
+    name: str
+    title: str
+    base: Run
+    held_out: dict[str, Any]
+    radii: tuple[float, ...]
+
+    @property
+    def search(self) -> Run:
+        """The run by which settings are chosen."""
+        return replace(self.base, data=replace(self.base.data, **self.held_out))
+
+
+def _digits(noise: float) -> Bench:
+    usual = data_record("digits").usual
+    percent = round(100 * noise)
+    return Bench(
+        f"digits-{percent}",
+        f"digits, {percent} % wrong labels",
+        replace(usual, data=replace(usual.data, noise=noise)),
+        {"holdout": 0.1},
+        (0.25, 0.5, 1.0, 2.0),
+    )
+
+
+def _clean_digits() -> Bench:
+    usual = data_record("digits").usual
+    return Bench(
+        "digits-clean",
+        "400 digits",
+        replace(usual, data=replace(usual.data, subset=400)),
+        {"subset": 800, "holdout": 0.5},
+        (0.1, 0.2, 0.4, 0.8),
+    )
+
+
+BENCHES = {
+    bench.name: bench
+    for bench in (
+        _digits(0.4),
+        _digits(0.6),
+        _digits(0.2),
+        _digits(0.8),
+        _clean_digits(),
+    )
+}
+
+
+def bench_of(name: str) -> Bench:
+    """The bench with this name; an unknown one is refused with the near ones."""
+    if name not in BENCHES:
+        raise unknown("bench", name, list(BENCHES))
+    return BENCHES[name]

@@ -1,0 +1,85 @@
+"""Who is compared: methods with what is fixed of their settings; the rest is searched for each.
+
+The list is written before the runs are made.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row: a method, and the settings that make this row of it.
+
+    Args:
+        name: what files and commands call the row; a method may have several.
+        method: the method's name.
+        fixed: settings that are given; those that the method's record says to search and that are
+            not here are searched.
+        length: epochs as a multiple of the bench's, 1 by default.
+        lengths: such multiples to search among, in the place of a fixed one; none by default.
+    """
+
+    name: str
+    method: str
+    fixed: Mapping[str, float] = field(default_factory=dict[str, float])
+    length: float = 1.0
+    lengths: tuple[float, ...] = ()
+
+
+def _as_named(*names: str) -> tuple[Contender, ...]:
+    return tuple(Contender(name, name) for name in names)
+
+
+#: λ of (−1, 1) and k = 2, which is half of the steps: the paper's settings under label noise.
+HALF = {"lambda1": -1.0, "lambda2": 1.0}
+
+#: The paper's seven, as it sets them under label noise.
+PAPER = (
+    *_as_named("erm", "sam", "esam", "ss-sam", "ae-sam"),
+    Contender("looksam", "looksam", {"k": 2}),
+    Contender("ae-looksam", "ae-looksam", HALF),
+)
+
+#: What the paper's are set against at the same cost: other triggers, and no trigger at all.
+CONTROLS = (
+    Contender("erm-long", "erm", length=2.0),
+    Contender("erm-early", "erm", lengths=(0.0625, 0.125, 0.25, 0.5)),
+    *_as_named("late-sam", "matched-sam", "inverted-sam"),
+    Contender("matched-looksam", "matched-looksam", HALF),
+    Contender("inverted-looksam", "inverted-looksam", HALF),
+)
+
+#: The adaptive trigger and its like at a cost that is set, and rules that are cheaper still.
+CHEAP = (
+    Contender("ae-sam-20", "ae-sam", {"budget": 0.2}),
+    Contender("ae-looksam-20", "ae-looksam", {"budget": 0.2}),
+    Contender("ss-sam-25", "ss-sam", {"p": 0.25}),
+    Contender("looksam-10", "looksam", {"k": 10}),
+    Contender("looksam-20", "looksam", {"k": 20}),
+    *_as_named("sub-sam", "k-sam", "msam", "stale-sam"),
+    Contender("msam-uphill", "msam", {"uphill": True}),
+)
+
+#: Other methods of two gradients a step.
+VARIANTS = (
+    *_as_named("asam", "fisher-sam", "gnp", "f-sam", "vasso", "gsam", "wsam", "sam-on"),
+    Contender(
+        "le-sam", "le-sam", {"rho": 4.0}
+    ),  # its radius follows from the rise that is searched
+)
+
+#: One trigger against another at half of the steps, with and without reuse; each with a radius
+#: (and a weight of the reused direction) of its own.
+TRIGGERS = (
+    Contender("adaptive", "ae-sam", {"budget": 0.5}),
+    Contender("inverted", "inverted-sam", {"budget": 0.5}),
+    Contender("coin", "ss-sam", {"p": 0.5}),
+    Contender("periodic", "looksam", {"k": 2, "alpha": 0.0}),
+    Contender("adaptive-reuse", "ae-looksam", {"budget": 0.5}),
+    Contender("inverted-reuse", "inverted-looksam", {"budget": 0.5}),
+    Contender("coin-reuse", "matched-looksam", HALF),
+    Contender("periodic-reuse", "looksam", {"k": 2}),
+)
+
+ALL = (*PAPER, *CONTROLS, *CHEAP, *VARIANTS)

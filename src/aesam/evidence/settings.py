@@ -1,0 +1,96 @@
+"""Each contender's own settings, searched on a bench until the best is inside what was tried."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from aesam.evidence.benches import SEARCH_SEEDS, Bench
+from aesam.evidence.contenders import Contender
+from aesam.lab import lab_methods
+from aesam.lab.config import Method, Run
+from aesam.lab.folders import folder_of
+from aesam.lab.grid import Job
+from aesam.lab.method_search import MethodSearch
+from aesam.searching import Range
+
+#: Doublings and halvings beyond the values that a search begins with.
+LIMIT = 6
+
+#: What a search calls the epochs, as a multiple of the bench's.
+LENGTH = "length"
+
+
+def run_of(base: Run, contender: Contender, seed: int, **settings: float) -> Run:
+    """The contender's run on a bench, with the settings that were found for it."""
+    length = settings.pop(LENGTH, contender.length)
+    method = lab_methods.fill(Method(contender.method, **{**contender.fixed, **settings}))
+    epochs = max(1, round(length * base.training.epochs))
+    training = replace(base.training, epochs=epochs)
+    return replace(base, method=method, training=training, seed=seed)
+
+
+def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
+    """What is searched, radius first; nothing that is fixed or stands back for what is."""
+    record = lab_methods.record_of(contender.method)
+    back = {*record.standing_back(contender.fixed), *contender.fixed}
+    papers = lab_methods.searched("sam")["rho"]
+    lengths = contender.lengths
+    epochs = (
+        [Range(LENGTH, lengths, lengths[0], least=0.0, most=1.0, is_open=False)] if lengths else []
+    )
+    return [
+        *epochs,
+        *(
+            setting.range_from(
+                bench.radii if (setting.name, setting.grid) == ("rho", papers) else setting.grid,
+                setting.default,
+            )
+            for setting in record.settings
+            if setting.grid and setting.default is not None and setting.name not in back
+        ),
+    ]
+
+
+def searches(bench: Bench, contenders: Iterable[Contender], out: Path) -> dict[str, MethodSearch]:
+    """A search for each contender that has anything to search, by its name."""
+    found: dict[str, MethodSearch] = {}
+    for contender in contenders:
+        ranges = ranges_of(bench, contender)
+        if ranges:
+            found[contender.name] = _search(bench, contender, ranges, out)
+    return found
+
+
+def _search(bench: Bench, contender: Contender, ranges: Sequence[Range], out: Path) -> MethodSearch:
+    def make_job(settings: Mapping[str, float], seed: int) -> Job:
+        run = run_of(bench.search, contender, seed, **settings)
+        return Job(run, folder_of(run, out))
+
+    return MethodSearch(contender.name, ranges, seeds=SEARCH_SEEDS, limit=LIMIT, make_job=make_job)
+
+
+def found_by(search: MethodSearch) -> dict[str, Any]:
+    """What a search chose and how, as plain values."""
+    return {
+        "chosen": search.chosen,
+        "at_edge": search.at_edge,
+        "notes": search.notes,
+        "curves": [
+            {
+                "setting": curve.setting,
+                "at": dict(curve.at),
+                "points": [
+                    {
+                        "value": v,
+                        "accuracy": p.accuracy,
+                        "std": p.std,
+                        "n": p.n,
+                        "diverged": p.diverged,
+                    }
+                    for v, p in curve.points.items()
+                ],
+            }
+            for curve in search.curves()
+        ],
+    }
