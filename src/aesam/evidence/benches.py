@@ -63,6 +63,19 @@ def _clean_digits() -> Bench:
     )
 
 
+def _cifar(noise: float) -> Bench:
+    """A regime in which ResNet-8 overfits: few images, no augmentation."""
+    usual, percent = data_record("cifar10-16").usual, round(100 * noise)
+    kind = f"{percent} % wrong labels" if noise else "clean"
+    return Bench(
+        f"cifar-{percent or 'clean'}",
+        f"CIFAR-10 at 16×16, 2,500 images, {kind}",
+        replace(usual, data=replace(usual.data, subset=2500, noise=noise)),
+        {"subset": 5000, "holdout": 0.5},
+        (0.1, 0.2, 0.4, 0.8),
+    )
+
+
 BENCHES = {
     bench.name: bench
     for bench in (
@@ -71,6 +84,8 @@ BENCHES = {
         _digits(0.2),
         _digits(0.8),
         _clean_digits(),
+        _cifar(0.0),
+        _cifar(0.4),
     )
 }
 

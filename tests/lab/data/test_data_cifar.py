@@ -1,6 +1,7 @@
 """CIFAR in both official forms, and files that are not what they should be."""
 
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -209,3 +210,13 @@ def test_a_pickle_cannot_change_the_reader_for_the_next_file(tmp_path, callee):
         encode = partial(python, key="labels", protocol=protocol)
         write(tmp_path / "good", cifar10_files(encode, ""))
         check_cifar10(SMALL_CIFAR10.load(tmp_path / "good"))
+
+
+def test_cifar10_at_16_pixels_has_the_mean_of_each_square_of_four(tmp_path):
+    write(tmp_path, cifar10_files(binary, ".bin"))
+    found = replace(SMALL_CIFAR10, shrink=2).load(tmp_path)
+    whole = SMALL_CIFAR10.load(tmp_path)
+    squares = whole.train.images.to(torch.float64).view(-1, 3, 16, 2, 16, 2)
+    assert torch.equal(found.train.images, squares.mean((3, 5)).round().to(torch.uint8))
+    assert torch.equal(found.train.labels, whole.train.labels)
+    assert (found.size, found.pad, found.test.images.shape[2:]) == (16, 2, (16, 16))

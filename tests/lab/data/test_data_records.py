@@ -9,7 +9,8 @@ from aesam.lab.config import Data, Model, Run, Training, config_hash
 from aesam.lab.data import DataRecord
 from aesam.lab.errors import UsageError
 
-BUILT_IN = ["digits", "cifar10", "cifar100", "folder", "synthetic"]
+SMALL_CIFAR = Training(epochs=60, channels_last=True, evaluate_every=5)
+BUILT_IN = ["digits", "cifar10", "cifar100", "cifar10-16", "folder", "synthetic"]
 FACTS = {
     "name": "rows",
     "label": "Rows",
@@ -31,7 +32,7 @@ def rows():
 
 def test_the_built_in_sets_are_listed_and_every_record_is_complete():
     assert data.list_data_sets() == BUILT_IN
-    assert data.list_data_sets("c*") == ["cifar10", "cifar100"]
+    assert data.list_data_sets("c*") == ["cifar10", "cifar100", "cifar10-16"]
     for name in BUILT_IN:
         record = data.data_record(name)
         assert record.name == name
@@ -59,6 +60,7 @@ def test_an_unknown_name_is_refused_with_the_near_ones_by_everything_that_takes_
         ("digits", "digits-cnn", False, Training(epochs=60), "04c4eb4d0433"),
         ("cifar10", "resnet18", True, Training(epochs=200), "aee402585332"),
         ("cifar100", "resnet18", True, Training(epochs=200), "a301e4781fbe"),
+        ("cifar10-16", "resnet8", False, SMALL_CIFAR, "8b7f0fced4c7"),
         ("folder", "resnet50", True, Training(epochs=90, batch_size=512), "3cd38d0ce67a"),
         ("synthetic", "mlp", True, Training(epochs=3, batch_size=64), "ef84a87fefa6"),
     ],

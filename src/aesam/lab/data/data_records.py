@@ -91,8 +91,8 @@ def data_record(name: str) -> DataRecord:
 def list_data_sets(pattern: str = "*") -> list[str]:
     """The names of all data sets that match, in the order in which they were registered.
 
-    >>> list_data_sets("cifar*")
-    ['cifar10', 'cifar100']
+    >>> list_data_sets("cifar1*")
+    ['cifar10', 'cifar100', 'cifar10-16']
     """
     return _DATA_SETS.names(pattern)
 
