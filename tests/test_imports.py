@@ -37,6 +37,7 @@ ROOMS = [
     {"integrations"},
     {"lab"},
     {"paper"},
+    {"evidence"},
     {"__main__"},
 ]
 

@@ -28,13 +28,14 @@ def main() -> int:
         return _refuse(f"{', '.join(missing)} missing")
     try:
         with _interrupts_without_traceback():
+            from aesam.evidence.command import Frontier
             from aesam.lab.cli import run_command
             from aesam.paper.command import Reproduce
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "aesam":
             raise
         return _refuse(str(error))
-    return run_command({"reproduce": Reproduce})
+    return run_command({"reproduce": Reproduce, "frontier": Frontier})
 
 
 def _is_there(module: str) -> bool:

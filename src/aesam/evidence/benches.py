@@ -5,7 +5,7 @@ on as many training samples as there are afterwards where the data allow it.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from aesam.lab.config import Run
 from aesam.lab.data import data_record
@@ -26,6 +26,9 @@ class Bench:
         base: the run that counts, of any method.
         held_out: what of its data is otherwise where settings are chosen.
         radii: ρ to begin the search with, for methods whose record has the paper's grid.
+        measure: what counts, ``"accuracy"`` (the default) or ``"loss"``.
+        margin: a row is as good as SAM where its difference is surely not further below; 0.5
+            (points) by default.
     """
 
     name: str
@@ -33,6 +36,8 @@ class Bench:
     base: Run
     held_out: dict[str, Any]
     radii: tuple[float, ...]
+    measure: Literal["accuracy", "loss"] = "accuracy"
+    margin: float = 0.5
 
     @property
     def search(self) -> Run:

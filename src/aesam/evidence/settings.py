@@ -20,6 +20,9 @@ LIMIT = 6
 #: What a search calls the epochs, as a multiple of the bench's.
 LENGTH = "length"
 
+#: What is known of a row that has nothing to search.
+NOTHING_SEARCHED: dict[str, Any] = {"chosen": {}, "at_edge": [], "notes": [], "curves": []}
+
 
 def run_of(base: Run, contender: Contender, seed: int, **settings: float) -> Run:
     """The contender's run on a bench, with the settings that were found for it."""

@@ -1,0 +1,148 @@
+"""Where each contender stands on a bench: its scores, its cost, and how far it is from SAM."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aesam.lab.config import Run
+from aesam.lab.lab_methods import samples_of_method
+from aesam.lab.show.stats import Spread, mean, sample_std, spread
+from aesam.lab.summaries import is_diverged
+
+#: A forward without its backward, as a share of a gradient.
+FORWARD = 1 / 3
+
+#: Verdicts need as many fresh seeds.
+FEWEST = 10
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two rows on their common seeds: the mean difference, its 95 % interval and p."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One contender on one bench.
+
+    Args:
+        name: the contender's.
+        settings: what was found for it.
+        at_edge: those of them whose best value is at the edge of what was tried.
+        scores: by seed, higher is better.
+        percent_sam: steps with a second gradient.
+        samples: gradient-samples per step, in batches.
+        diverged: how many of its runs did.
+        time: as a multiple of ERM's in the same measurement, None where it was not measured.
+    """
+
+    name: str
+    settings: Mapping[str, float]
+    at_edge: Sequence[str]
+    scores: Mapping[int, float]
+    percent_sam: float
+    samples: float
+    diverged: int
+    time: float | None = None
+
+    @property
+    def spread(self) -> Spread:
+        return spread(list(self.scores.values()))
+
+    @property
+    def cost(self) -> float:
+        """What is drawn: measured time, or gradient-samples where there is none."""
+        return self.samples if self.time is None else self.time
+
+
+def standing_of(
+    name: str,
+    found: Iterable[tuple[Run, Mapping[str, Any]]],
+    score: str,
+    settings: Mapping[str, float],
+    at_edge: Sequence[str],
+    length: float,
+    time: float | None,
+) -> Standing | None:
+    """A contender's from its finished runs; None where there are none.
+
+    ``length`` is theirs as a multiple of the bench's.
+    """
+    runs = list(found)
+    if not runs:
+        return None
+    shares = [summary["percent_sam"] for _, summary in runs]
+    sign = -1.0 if score.endswith("_loss") else 1.0
+    return Standing(
+        name,
+        settings,
+        at_edge,
+        {run.seed: sign * summary[score] for run, summary in runs},
+        mean(shares),
+        gradient_samples(runs[0][0], mean(shares) / 100.0) * length,
+        sum(is_diverged(summary) for _, summary in runs),
+        time,
+    )
+
+
+def gradient_samples(run: Run, fired: float) -> float:
+    """Gradients of a step in units of its batch, where a share of the steps takes the second."""
+    batch = run.training.batch_size
+    samples = samples_of_method(run.method)
+    some = samples.count(batch) / batch
+    if samples.first_rows is not None:
+        return len(range(batch)[samples.first_rows]) / batch + 1.0
+    if samples.looks_first:
+        return FORWARD + some + fired * some
+    look = FORWARD if samples.selects_rows else 0.0
+    return 1.0 + fired * (some + look)
+
+
+def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
+    """Paired by seed, with the t-interval; None for fewer than two seeds in common."""
+    from scipy.stats import t  # pyright: ignore[reportMissingTypeStubs]
+
+    seeds = sorted(ours.keys() & theirs.keys())
+    apart = [ours[seed] - theirs[seed] for seed in seeds]
+    deviation = sample_std(apart)
+    if deviation is None:
+        return None
+    middle, error = mean(apart), deviation / len(seeds) ** 0.5
+    if error == 0.0:
+        return Difference(len(seeds), middle, middle, middle, 1.0 if middle == 0.0 else 0.0)
+    half = float(t.ppf(0.975, len(seeds) - 1)) * error  # pyright: ignore
+    p_value = 2.0 * float(t.sf(abs(middle) / error, len(seeds) - 1))  # pyright: ignore
+    return Difference(len(seeds), middle, middle - half, middle + half, p_value)
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction of a family of tests.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    corrected: dict[str, float] = {}
+    least = 0.0
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        least = max(least, min(1.0, (len(p_values) - rank) * p))
+        corrected[name] = round(least, 12)
+    return corrected
+
+
+def front(standings: Iterable[Standing]) -> list[str]:
+    """Those that nobody beats in score at the same or a lower cost, the cheapest first."""
+    best: list[Standing] = []
+    for each in sorted(standings, key=lambda s: (s.cost, -s.spread.mean)):
+        if not best or each.spread.mean > best[-1].spread.mean:
+            best.append(each)
+    return [each.name for each in best]

@@ -1,0 +1,112 @@
+"""``aesam frontier`` end to end at a tiny size, and the book that it goes on from."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from support.commands import aesam
+
+from aesam.evidence import benches, settings
+from aesam.evidence.benches import FRESH_SEEDS, SEARCH_SEEDS, Bench
+from aesam.evidence.book import Book
+from aesam.evidence.contenders import ALL, TRIGGERS, Contender
+from aesam.evidence.frontier_page import label_of_row
+from aesam.lab import validation
+from aesam.lab.data import data_record
+
+
+def tiny():
+    usual = data_record("synthetic").usual
+    base = replace(usual, training=replace(usual.training, epochs=2))
+    return Bench("tiny", "four blobs", base, {"holdout": 0.5}, (0.1, 0.2))
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.setitem(benches.BENCHES, "tiny", tiny())
+    monkeypatch.setattr(settings, "LIMIT", 1)
+    monkeypatch.setattr(settings, "SEARCH_SEEDS", (0,))
+    return tiny()
+
+
+def frontier(folder, *words, capsys):
+    places = ("--out", folder / "runs", "--publish", folder / "kept", "--seeds", 10, 11)
+    rows = ("--benches", "tiny", "--rows", "erm", "erm-early", "sam")
+    return aesam("frontier", *rows, *places, *words, capsys=capsys)
+
+
+@pytest.mark.slow
+def test_every_row_is_searched_run_on_fresh_seeds_and_shown(bench, tmp_path, capsys):
+    code, told = frontier(tmp_path, "--jobs", 1, "--quiet", capsys=capsys)
+    assert code == 0
+    assert "fewer than 10 fresh seeds of SAM, so no verdict" in told
+    kept = json.loads((tmp_path / "kept" / "tiny.json").read_text())
+    assert set(kept["settings"]) == {"erm", "erm-early", "sam"}
+    assert kept["settings"]["sam"]["chosen"]["rho"] > 0
+    reported = [run for run in kept["runs"] if not run["search"]]
+    assert {(r["method"]["name"], r["seed"]) for r in reported} == {
+        (m, s) for m in ("erm", "sam") for s in (10, 11)
+    }
+    assert {run["seed"] for run in kept["runs"] if run["search"]} <= set(SEARCH_SEEDS)
+    text = (tmp_path / "kept" / "tiny.txt").read_text()
+    assert "ERM, stopped early" in text
+    assert (tmp_path / "kept" / "tiny.svg").read_text().startswith("<svg")
+
+    shutil.rmtree(tmp_path / "runs")  # on another machine only the book is there
+    before = (tmp_path / "kept" / "tiny.txt").read_text()
+    code, told = frontier(tmp_path, "--no-train", capsys=capsys)
+    assert code == 0
+    assert (tmp_path / "kept" / "tiny.txt").read_text() == before
+
+
+@pytest.mark.slow
+def test_a_book_put_back_into_folders_is_taken_as_finished(bench, tmp_path):
+    from aesam.lab.folders import folder_of
+    from aesam.lab.grid import Job, run_all
+
+    run = settings.run_of(bench.search, Contender("sam", "sam"), 0, rho=0.1)
+    job = Job(run, folder_of(run, tmp_path / "a"))
+    run_all([job])
+    book = Book(tmp_path / "tiny.json", bench)
+    book.take([job])
+    book.write(bench="tiny")
+    again = Book(tmp_path / "tiny.json", bench)
+    assert again.summary(run) == book.summary(run)
+    again.unpack(tmp_path / "b")
+    assert Job(run, folder_of(run, tmp_path / "b")).is_finished
+
+
+def test_seeds_of_the_search_are_refused_for_what_is_reported(bench, tmp_path, capsys):
+    code, told = frontier(tmp_path, "--seeds", 0, 10, capsys=capsys)
+    assert code == 2
+    assert "seeds must be others than those of the search" in told
+
+
+def test_an_unknown_row_or_bench_is_told_with_the_near_ones(tmp_path, capsys):
+    for words in (("--rows", "ae-sma"), ("--benches", "digits-41")):
+        code, told = aesam("frontier", *words, "--publish", tmp_path, capsys=capsys)
+        assert code == 2
+        assert "did you mean" in told
+
+
+def test_no_seed_that_settings_were_chosen_with_is_reported():
+    assert not set(SEARCH_SEEDS) & set(FRESH_SEEDS)
+    assert len(FRESH_SEEDS) >= 10
+
+
+@pytest.mark.parametrize("name", benches.BENCHES)
+def test_every_row_of_every_bench_can_be_run(name):
+    bench = benches.BENCHES[name]
+    for contender in (*ALL, *TRIGGERS):
+        for base in (bench.base, bench.search):
+            first = {r.name: r.start[0] for r in settings.ranges_of(bench, contender)}
+            validation.check(settings.run_of(base, contender, 0, **first))
+
+
+def test_no_two_rows_have_the_same_name_or_label():
+    rows = [*ALL, *TRIGGERS]
+    assert len({row.name for row in rows}) == len(rows)
+    assert len({label_of_row(row) for row in ALL}) == len(ALL)
+    (sparse,) = [row for row in ALL if row.name == "looksam-10"]
+    assert label_of_row(sparse) == "LookSAM (k = 10)"

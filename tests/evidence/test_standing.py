@@ -1,0 +1,62 @@
+"""Differences, corrections and the front, against closed forms."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+
+from aesam.evidence.standing import Standing, difference, front, gradient_samples, holm
+from aesam.lab.config import Method, Run
+
+
+def standing(name, score, cost):
+    return Standing(name, {}, (), {10: score, 11: score}, 0.0, cost, 0)
+
+
+def test_the_interval_of_a_difference_is_students_of_the_paired_differences():
+    ours, theirs = {1: 3.0, 2: 5.0, 3: 4.5, 9: 0.0}, {1: 2.0, 2: 4.5, 3: 4.5, 8: 1.0}
+    found = difference(ours, theirs)
+    expected = stats.ttest_rel([3.0, 5.0, 4.5], [2.0, 4.5, 4.5])
+    low, high = expected.confidence_interval(0.95)
+    assert (found.n, found.mean) == (3, 0.5)
+    assert [found.low, found.high, found.p_value] == pytest.approx([low, high, expected.pvalue])
+    assert found.half_width == pytest.approx((high - low) / 2)
+
+
+def test_a_single_seed_in_common_has_no_difference_and_equal_ones_no_width():
+    assert difference({1: 1.0, 2: 2.0}, {2: 1.0}) is None
+    same = difference({1: 1.0, 2: 2.0}, {1: 1.0, 2: 2.0})
+    assert (same.low, same.high, same.p_value) == (0.0, 0.0, 1.0)
+
+
+def test_holms_correction_multiplies_by_what_is_left_and_never_falls():
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == {"a": 0.03, "b": 0.06, "c": 0.06}
+    assert holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
+
+
+def test_the_front_has_those_that_nobody_beats_at_the_same_or_a_lower_cost():
+    rows = [
+        standing("erm", 50, 1.0),
+        standing("sam", 90, 2.0),
+        standing("dear", 89, 2.5),
+        standing("cheap", 90, 1.1),
+        standing("poor", 40, 1.0),
+    ]
+    assert front(rows) == ["erm", "cheap"]
+
+
+@pytest.mark.parametrize(
+    ("method", "fired", "batches"),
+    [
+        (Method("erm"), 0.0, 1.0),
+        (Method("sam", rho=0.1), 1.0, 2.0),
+        (Method("ae-sam", rho=0.1), 0.25, 1.25),
+        (Method("sub-sam", share=0.125), 1.0, 1.125),
+        (Method("k-sam", share=0.5), 1.0, 1.0 + 1 / 3),
+        (Method("esam", gamma=0.5), 1.0, 1.5 + 1 / 3),
+        (Method("msam", rho=1.0), 0.0, 1.0),
+    ],
+)
+def test_gradients_are_counted_in_batches_and_a_forward_is_a_third(method, fired, batches):
+    assert math.isclose(gradient_samples(replace(Run(), method=method), fired), batches)
