@@ -197,8 +197,8 @@ class SharpnessAware(AroundBase):
 
         If not, the direction ``d`` is in ``p.grad`` already and ``step()`` is next; if so, run the
         second pass inside ``with opt.perturbed():``. A method whose second gradient is of recorded
-        forwards (functional SAM) makes it here, and needs none of the caller's. Nothing is committed before ``step()``; a
-        pending decision is discarded.
+        forwards (functional SAM) makes it here, and needs none of the caller's. Nothing is
+        committed before ``step()``; a pending decision is discarded.
 
         Args:
             grad_scale: the factor on the gradients, ``scaler.get_scale()`` under a loss scaler.

@@ -88,6 +88,11 @@ STALE_FORWARD = """\
 replay=True: a backward() after step() was of a forward before it, at weights that are gone. Run
 forward and backward on the same side of step(), or use step(closure)."""
 
+INSIDE_DDP = """\
+replay=True: the model that was given is inside of the module that DDP wraps, which takes other
+inputs and cannot be run again with those of the model: wrap the model itself in DDP and make the
+loss outside of it, or use step(closure)."""
+
 CHANGED_INPUT = """\
 replay=True: an input of the model was changed in place since its forward, so it cannot be run
 again: pass the model a copy, or use step(closure)."""

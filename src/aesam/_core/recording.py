@@ -44,6 +44,7 @@ class Forward:
         self.random = RandomState(recording.devices, seeds_in(through))
         self.autocast = Autocast({"cpu", *(d.type for d in recording.devices)})
         self.through = through
+        self.is_whole = True  # whether that wraps the model itself, not a module around it
         self.synchronised = bool(getattr(through, "require_backward_grad_sync", True))
         self.modes = [m.training for m in through.modules()]
         trained = [p for p in through.parameters() if p.requires_grad and not is_lazy(p)]
@@ -135,7 +136,8 @@ class Recording:
             return  # a forward inside a backward is a checkpoint's, which replays by itself
         self.backwards.none_is_running()
         self.devices = {p.device for p in model.parameters()}
-        self._opened = Forward(self, args, kwargs, _wrapper_of(model))
+        self._opened = Forward(self, args, kwargs, through := _wrapper_of(model))
+        self._opened.is_whole = model in (through, getattr(through, "module", model))
 
     def after(self, output: Any) -> Any:
         self._depth -= 1
@@ -332,7 +334,12 @@ class Recording:
             stack.enter_context(torch.enable_grad())
             for context in forward.autocast.contexts():
                 stack.enter_context(context)
-            forward.through(*args, **kwargs)
+            try:
+                forward.through(*args, **kwargs)
+            except TypeError as error:
+                if forward.is_whole:
+                    raise
+                raise self.refusal(messages.INSIDE_DDP) from error
         found, self._captured = self._captured, None
         if found is None:
             raise self.refusal(messages.NOT_RECORDED)
