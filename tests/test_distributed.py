@@ -125,6 +125,8 @@ CASES = [
     ("fsdp2", "msam"),
     ("fsdp2", "stale-sam"),
     ("ddp", "sub-sam"),
+    ("ddp, bucket views", "functional-sam"),
+    ("fsdp2", "functional-sam"),
 ]
 
 

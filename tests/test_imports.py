@@ -30,7 +30,7 @@ ROOMS = [
     {"registry"},
     {"from_params"},
     {"methods"},
-    {"fewer_rows", "single_gradient", "variants"},
+    {"fewer_rows", "functional", "single_gradient", "variants"},
     {"searching"},
     {"integrations"},
     {"sharpness"},

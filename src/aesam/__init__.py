@@ -5,6 +5,7 @@ from aesam._core.health import Health
 from aesam._core.ledger import StepRecord
 from aesam.fewer_rows import KSAM, SubSAM
 from aesam.from_params import FromParams
+from aesam.functional import FunctionalSAM
 from aesam.inspection import metrics, unwrap
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.optimizer import NonFiniteGradient, SharpnessAware
@@ -59,6 +60,7 @@ __all__ = [
     "Direction",
     "FisherSAM",
     "FromParams",
+    "FunctionalSAM",
     "Gradient",
     "Health",
     "LookSAM",

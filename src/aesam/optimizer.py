@@ -196,8 +196,9 @@ class SharpnessAware(AroundBase):
         """Decide, from the gradients in ``p.grad``, whether this step takes a second gradient.
 
         If not, the direction ``d`` is in ``p.grad`` already and ``step()`` is next; if so, run the
-        second pass inside ``with opt.perturbed():``. Nothing is committed before ``step()``; a
-        pending decision is discarded.
+        second pass inside ``with opt.perturbed():``. A method whose second gradient is of recorded
+        forwards (functional SAM) makes it here, and needs none of the caller's. Nothing is
+        committed before ``step()``; a pending decision is discarded.
 
         Args:
             grad_scale: the factor on the gradients, ``scaler.get_scale()`` under a loss scaler.
@@ -213,7 +214,9 @@ class SharpnessAware(AroundBase):
             raise ValueError(f"grad_scale must be one number, got a tensor of shape {shape}")
         scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
         scale = checks.positive("grad_scale", scale)
-        return self._ledger.blocks.safely(self._decide, scale, losses, loss, edited)
+        by_record = self.parts.keep_output_gradients
+        decide = self._decide_by_record if by_record else self._decide
+        return self._ledger.blocks.safely(decide, scale, losses, loss, edited)
 
     def _decide(
         self,
@@ -443,26 +446,14 @@ class SharpnessAware(AroundBase):
             self._ledger.blocks.safely(self._step_by_replay)
 
     def _step_by_replay(self) -> None:
-        """Decide on the gradient in ``p.grad``; the second one is of the recorded forwards."""
-        recording, above = self._recording, callers.scaler_above()
+        """All of a step but its first pass, which has left its gradient in ``p.grad``."""
+        above = callers.scaler_above()
         if not self._has_gradients():
             raise RuntimeError(messages.NO_GRADIENT)
-        if recording is not None:
-            recording.prepare(self._parameters())
-        if self._backwards.lost_any(p for p in self._parameters() if p.grad is not None):
-            raise RuntimeError(messages.LOST_GRADIENTS)
-        fires = self._decide(1.0, None, None, is_unscaled=above is not None)
-        if fires and recording is not None:
-            scale = 1.0 if above is None else above.scaler.get_scale()
-            self._ledger.local.carry(scale)
-            self._check_recording(recording, scale)
-            with self.perturbed():
-                again = self._ledger.blocks.push(Block("opt.perturbed()"))
-                recording.run(again)
-                self._ledger.blocks.close(again)
-                with torch.no_grad():
-                    grads = [p.grad for p in self._parameters() if p.grad is not None]
-                    tensors.scale(grads, 1.0 / scale)
+        if self.policy.looks_at_loss:
+            raise RuntimeError(messages.LOSS_UNKNOWN.format(policy=self.policy))
+        unscaled_by = None if above is None else above.scaler.get_scale()
+        self._decide_by_record(1.0, unscaled_by=unscaled_by)
         pending = self._ledger.pending
         if pending is not None:
             pending.is_unscaled = True
@@ -471,6 +462,38 @@ class SharpnessAware(AroundBase):
                 self._ledger.discard()
                 return
         self._take(None)
+
+    def _decide_by_record(
+        self,
+        scale: float,
+        losses: Tensor | None = None,
+        loss: float | Tensor | None = None,
+        edited: bool = False,
+        unscaled_by: float | None = None,
+    ) -> bool:
+        """Decide; the second gradient is of the recorded forwards, and no pass is left to make.
+
+        Recorded gradients have the scale of those in ``p.grad``, unless a scaler took it from these
+        (``unscaled_by``).
+        """
+        recording = self._recording
+        if edited:
+            raise ValueError(messages.EDITED_FIRST_ONLY)
+        if recording is not None:
+            recording.prepare(self._parameters())
+        fires = self._decide(scale, losses, loss, is_unscaled=unscaled_by is not None)
+        if fires and recording is not None:
+            more = 1.0 if unscaled_by is None else unscaled_by
+            self._ledger.local.carry(scale * more)
+            self._check_recording(recording, more)
+            with self.perturbed():
+                again = self._ledger.blocks.push(Block("opt.perturbed()"))
+                recording.run(again)
+                self._ledger.blocks.close(again)
+                with torch.no_grad():
+                    grads = [p.grad for p in self._parameters() if p.grad is not None]
+                    tensors.scale(grads, 1.0 / more)
+        return False
 
     def _check_recording(self, recording: Recording, scale: float) -> None:
         """Now and then, see that the recording makes the gradient that was decided on."""
@@ -486,9 +509,11 @@ class SharpnessAware(AroundBase):
         block.will(bystanders.restore)
         self._ledger.local.silence(block)
         again = partial(recording.run, block, with_buffers=True)
-        replay_check.compare(
+        differing = replay_check.compare(
             self._parameters(), again, scale, recording.is_coarse, self.model, block
         )
+        if differing is not None:
+            raise recording.refusal(messages.BYPASSED.format(names=differing))
         blocks.close(block)
         bystanders.refuse_lost()
         if pending.ahead is not None:

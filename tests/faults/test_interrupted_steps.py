@@ -74,6 +74,7 @@ CASES = [
     ("own passes", "sam"), ("own passes", "looksam"), ("own passes", "esam"),
     ("replay", "sam"), ("replay", "looksam"), ("scaler", "sam"), ("scaler", "ae-looksam"),
     ("closure", "wsam"), ("scaler", "wsam"), ("own passes", "f-sam"),
+    ("own passes", "functional-sam"), ("scaler", "functional-sam"),
 ]  # fmt: skip
 
 

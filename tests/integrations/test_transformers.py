@@ -195,6 +195,30 @@ def test_compute_loss_func_equals_the_plain_loop(tmp_path):
     assert furthest(trained.model, twin) < WITHIN
 
 
+def functional(model, _):
+    return aesam.FunctionalSAM(adamw(model), model, rho=0.1)
+
+
+def test_functional_sam_is_the_plain_loop_s_where_the_trainer_makes_the_loss(tmp_path):
+    """And refused where the model makes it, with the argument to give."""
+
+    def loss(outputs, labels, num_items_in_batch):
+        return next_token_loss(outputs.logits, labels, num_items_in_batch)
+
+    def outside(model, part, group):
+        logits = model(input_ids=part["input_ids"]).logits
+        return next_token_loss(logits, part["labels"], label_count(group))
+
+    setting = {"gradient_accumulation_steps": 4, "max_grad_norm": 0.3, "dropout": 0.2}
+    given = {"compute_loss_func": loss}
+    trained, twin, plain, steps = both(tmp_path, method=functional, given=given, **setting)
+    train_plainly(twin, plain, steps, loss=outside, max_norm=0.3)
+    assert aesam.unwrap(trained.optimizer).sam_fraction == plain.sam_fraction == 1.0
+    assert furthest(trained.model, twin) < WITHIN
+    with pytest.raises(RuntimeError, match="compute_loss_func="):
+        both(tmp_path, method=functional)
+
+
 class Endless(torch.utils.data.IterableDataset):
     """Without a length, so that an epoch may end inside a group of micro-batches."""
 

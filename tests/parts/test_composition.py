@@ -32,7 +32,7 @@ from aesam.parts.policies import (
     Scheduled,
 )
 from aesam.parts.radii import FollowingRate, WithinRise
-from aesam.parts.samples import LargestRise, WholeBatch
+from aesam.parts.samples import KeptOutputGradients, LargestRise, WholeBatch
 from aesam.parts.scaled_ascents import WithFisher, WithWeights
 
 pytestmark = pytest.mark.slow
@@ -136,6 +136,7 @@ VARIANTS = [
     ),
     {"combine": SurrogateGap()},
     {"combine": WeightedSharpness(0.5)},
+    {"samples": KeptOutputGradients()},
 ]  # fmt: skip
 ALL = list(itertools.product(POLICIES, ASCENTS, SAMPLES, BETWEEN, COMBINE))
 

@@ -43,6 +43,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "stale-sam": aesam.StaleSAM,
     "sub-sam": lambda base, model=None, **o: aesam.SubSAM(base, model, **({"share": 0.5} | o)),
     "k-sam": aesam.KSAM,
+    "functional-sam": aesam.FunctionalSAM,
 }
 
 #: Methods of no paper whose policy keeps what the paper's do not.

@@ -48,7 +48,9 @@ class AroundBase(torch.optim.Optimizer):
         self._recording: Recording | None = None
         sharded = self.model is not None and not tensors.are_plain(self._parameters())
         if self.model is not None and (sharded or self.replay) and not self.policy.never_fires:
-            self._recording = Recording(self.model, self._backwards, keep=self.replay)
+            self._recording = Recording(
+                self.model, self._backwards, self.replay, self.parts.keep_output_gradients
+            )
         if self.model is not None and self.parts.take_one_gradient:
             ask = self._displacement_for_forward
             self._ledger.moved_forwards = MovedForwards(self.model, self._backwards, ask)
@@ -148,9 +150,9 @@ class AroundBase(torch.optim.Optimizer):
         ledger.local.clear()
         self._backwards.clear()
         self._backwards.follow(self._parameters())
+        if self._recording is not None and not ledger.blocks.are_displaced:
+            self._recording.drop_finished()
         if ledger.block is None:
-            if self._recording is not None:
-                self._recording.drop_finished()
             if ledger.moved_forwards is not None:
                 ledger.moved_forwards.no_forward_is_running()
             if ledger.pending is not None and ledger.pending.ahead is None:

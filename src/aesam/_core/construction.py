@@ -65,6 +65,11 @@ class Parts:
         return self.samples.first_rows is not None
 
     @cached_property
+    def keep_output_gradients(self) -> bool:
+        """Whether second gradients are of recorded forwards, however a step is called."""
+        return self.samples.keeps_output_gradients
+
+    @cached_property
     def guard_first_pass(self) -> bool:
         """Whether what the first pass writes without gradient is left to another forward."""
         return self.always_pass_twice or self.samples.looks_first
@@ -297,17 +302,22 @@ def _check_first_rows(parts: Parts) -> None:
 
 
 def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
-    """``replay`` if forwards of this model, run again, can make what the parts need."""
-    if not checks.flag("replay", replay):
+    """Whether forwards are recorded; refused where, run again, they cannot make what parts need.
+
+    They are with ``replay``, and where a part takes all its second gradients from them.
+    """
+    kept = parts.keep_output_gradients
+    if not checks.flag("replay", replay) and not kept:
         return False
+    asked = repr(parts.samples) if kept else "replay=True"
     if model is None:
         raise ValueError(
-            "replay=True needs the model whose forwards are to be run again: pass it as model"
+            f"{asked} needs the model whose forwards are to be run again: pass it as model"
         )
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError(
-            "replay=True cannot record a ScriptModule: give the module that it was made of, or "
-            "use step(closure)"
+            f"{asked} cannot record a ScriptModule: give the module that it was made of, or use "
+            f"{'SAM with step(closure)' if kept else 'step(closure)'}"
         )
     if parts.needs_losses:
         raise ValueError(
@@ -316,10 +326,10 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
         )
     if parts.move_before_pass and not parts.take_one_gradient:
         raise ValueError(
-            "replay=True cannot be combined with a part that moves the weights before the first "
-            "pass: use step(closure)"
+            f"{asked} cannot be combined with a part that moves the weights before the first "
+            f"pass: {'use another of the two' if kept else 'use step(closure)'}"
         )
-    if parts.policy.looks_at_loss:
+    if parts.policy.looks_at_loss and not kept:
         raise ValueError(
             f"replay=True cannot be combined with {parts.policy!r}, which looks at the loss: a "
             "bare step() does not know it. Use step(closure)."

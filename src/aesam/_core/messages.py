@@ -58,8 +58,8 @@ are never run. Use aesam.integrations.accelerate.step(accelerator, opt, micro_ba
 or replay=True and step() without a closure."""
 
 NO_GRADIENT = """\
-step() found no gradient in any p.grad: with replay=True call backward() first, and zero_grad()
-after step() or before backward()."""
+step() found no gradient in any p.grad: call backward() before it, and zero_grad() after step() or
+before backward()."""
 
 LOST_GRADIENTS = """\
 replay=True: gradients that backward() left were taken away before step() (p.grad = None), which the
@@ -88,6 +88,11 @@ STALE_FORWARD = """\
 replay=True: a backward() after step() was of a forward before it, at weights that are gone. Run
 forward and backward on the same side of step(), or use step(closure)."""
 
+INSIDE_DDP = """\
+replay=True: the model that was given is inside of the module that DDP wraps, which takes other
+inputs and cannot be run again with those of the model: wrap the model itself in DDP and make the
+loss outside of it, or use step(closure)."""
+
 CHANGED_INPUT = """\
 replay=True: an input of the model was changed in place since its forward, so it cannot be run
 again: pass the model a copy, or use step(closure)."""
@@ -104,6 +109,22 @@ CHAINED_FORWARDS = """\
 replay=True: an input of the model was computed from parameters that are trained (its own
 output, fed back, for instance). Put the whole computation into one module and pass that as
 model, or use step(closure)."""
+
+LOSS_INSIDE = """\
+functional SAM keeps the loss's slope at the model's outputs, and this model returns the loss
+itself, one number, whose slope is 1 everywhere: it would be SAM. Give the module that returns the
+logits as model and make the loss outside of it (Transformers' Trainer: compute_loss_func=), or use
+SAM. If that number is the output for a batch of one row, keep its dimensions: squeeze(-1), not
+squeeze()."""
+
+LOSS_UNKNOWN = """\
+{policy!r} looks at the loss, which a bare step() does not know: use step(closure), or
+needs_second_pass(loss=...) before step()."""
+
+EDITED_FIRST_ONLY = """\
+edited=True: gradients that were changed after backward() cannot be made by functional SAM, which
+runs the model again by itself and cannot do the same to the second gradient. Change the final
+direction instead, after needs_second_pass() or in a step hook, or use SAM."""
 
 UNDECIDED = """\
 perturbed() without a decision: call opt.needs_second_pass() after the first backward(), and enter
@@ -181,6 +202,20 @@ LOCAL_ASCENT_UNHEARD = """\
 local_ascent=True has not heard this step's gradients as they arrived: there was no backward() since
 the last step, or parameters were added, replaced or unfrozen, or the optimizer copied, after
 zero_grad(). Call opt.zero_grad() or enter `with opt.first_pass():` before the first backward()."""
+
+
+def of_functional_sam(text: str) -> str:
+    """What is said to who asked for a replay, in words for who asked for functional SAM.
+
+    Its second gradient is never the closure's, so that a closure is no way out.
+    """
+    for asked, functional in (
+        ("replay=True", "functional SAM"),
+        ("use step(closure)", "use SAM with step(closure)"),
+        ("Use step(closure)", "Use SAM with step(closure)"),
+    ):
+        text = text.replace(asked, functional)
+    return text
 
 
 def frames_to_user() -> int:

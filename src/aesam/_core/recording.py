@@ -44,6 +44,7 @@ class Forward:
         self.random = RandomState(recording.devices, seeds_in(through))
         self.autocast = Autocast({"cpu", *(d.type for d in recording.devices)})
         self.through = through
+        self.is_whole = True  # whether that wraps the model itself, not a module around it
         self.synchronised = bool(getattr(through, "require_backward_grad_sync", True))
         self.modes = [m.training for m in through.modules()]
         trained = [p for p in through.parameters() if p.requires_grad and not is_lazy(p)]
@@ -98,12 +99,17 @@ Group = list[tuple[Forward, dict[int, Tensor]]]
 class Recording:
     """The forwards of a model whose gradients are in ``p.grad`` now.
 
-    Without ``keep`` only the backward passes through its output are told to ``backwards``.
+    Without ``keep`` only the backward passes through its output are told to ``backwards``. With
+    ``outside`` the loss must be made outside of the model.
     """
 
-    def __init__(self, model: nn.Module, backwards: Backwards, keep: bool) -> None:
+    def __init__(
+        self, model: nn.Module, backwards: Backwards, keep: bool, outside: bool = False
+    ) -> None:
         self.backwards = backwards
         self._keep = keep
+        self._outside = outside
+        self._more_than_one = False  # whether an output has ever had more than one number
         self.generation = 0
         self.devices: set[torch.device] = set()
         self.forwards: list[Forward] = []
@@ -130,7 +136,8 @@ class Recording:
             return  # a forward inside a backward is a checkpoint's, which replays by itself
         self.backwards.none_is_running()
         self.devices = {p.device for p in model.parameters()}
-        self._opened = Forward(self, args, kwargs, _wrapper_of(model))
+        self._opened = Forward(self, args, kwargs, through := _wrapper_of(model))
+        self._opened.is_whole = model in (through, getattr(through, "module", model))
 
     def after(self, output: Any) -> Any:
         self._depth -= 1
@@ -238,17 +245,37 @@ class Recording:
         tasks = set(self.backwards.tasks)
         seen = {task for forward in self.forwards for task in forward.gradients}
         if not tasks or tasks - seen:
-            raise RuntimeError(messages.NOT_RECORDED)
-        own = {id(p) for p in trained}
+            raise self.refusal(messages.NOT_RECORDED)
+        params = list(trained)
+        if self.backwards.lost_any(p for p in params if p.grad is not None):
+            raise self.refusal(messages.LOST_GRADIENTS)
+        own = {id(p) for p in params}
         reached = [p for f in self.forwards for p in f.through.parameters() if p.requires_grad]
         self._of_others = [p for p in dict.fromkeys(reached) if id(p) not in own]
         for forward in self.forwards:
-            if forward.generation != self.generation:
-                raise RuntimeError(messages.STALE_FORWARD)
-            _check_forward(forward, own)
+            stale = forward.generation != self.generation
+            wrong = messages.STALE_FORWARD if stale else _what_is_wrong(forward, own)
+            if wrong is not None:
+                raise self.refusal(wrong)
         self._plan = self._by_backward()
+        if self._outside and self._returns_loss():
+            raise RuntimeError(messages.LOSS_INSIDE)
         if self._plan and not any(forward.synchronised for forward, _ in self._plan[-1]):
             raise RuntimeError(messages.UNSYNCHRONISED)
+
+    def refusal(self, text: str) -> RuntimeError:
+        """An error with this text, in words for who asked for the recording."""
+        return RuntimeError(messages.of_functional_sam(text) if self._outside else text)
+
+    def _returns_loss(self) -> bool:
+        """Whether all that gradients arrived at is a loss; an output of one row is not.
+
+        A number without dimension is one. A vector of one is, unless there were longer ones.
+        """
+        arrived = [g for group in self._plan for _, found in group for g in found.values()]
+        self._more_than_one |= any(g.numel() > 1 for g in arrived)
+        least = 0 if self._more_than_one else 1
+        return bool(arrived) and all(g.numel() == 1 and g.dim() <= least for g in arrived)
 
     def run(self, block: Block, with_buffers: bool = False) -> None:
         """Forward and backward again, at the weights as they are now, within the block.
@@ -275,7 +302,9 @@ class Recording:
                     if with_buffers and forward.buffers is not None:
                         forward.buffers.restore()
                     found = self._again(forward)
-                    _check_outputs(found, arrived)
+                    changed = _changed_output(found, arrived)
+                    if changed is not None:
+                        raise self.refusal(changed)
                     outputs += [found[i] for i in arrived]
                     gradients += list(arrived.values())
                 torch.autograd.backward(outputs, gradients)
@@ -305,10 +334,15 @@ class Recording:
             stack.enter_context(torch.enable_grad())
             for context in forward.autocast.contexts():
                 stack.enter_context(context)
-            forward.through(*args, **kwargs)
+            try:
+                forward.through(*args, **kwargs)
+            except TypeError as error:
+                if forward.is_whole:
+                    raise
+                raise self.refusal(messages.INSIDE_DDP) from error
         found, self._captured = self._captured, None
         if found is None:
-            raise RuntimeError(messages.NOT_RECORDED)
+            raise self.refusal(messages.NOT_RECORDED)
         return found
 
 
@@ -324,18 +358,20 @@ def _wrapper_of(model: nn.Module) -> nn.Module:
     return active
 
 
-def _check_forward(forward: Forward, trained: set[int]) -> None:
+def _what_is_wrong(forward: Forward, trained: set[int]) -> str | None:
+    """Why a forward cannot be run again, None if it can."""
     found = trees.tensors_in((forward.args, forward.kwargs))
     if [tensors.version(t) for t in found] != forward.versions:
-        raise RuntimeError(messages.CHANGED_INPUT)
+        return messages.CHANGED_INPUT
     if forward.was_written_to:
-        raise RuntimeError(messages.CHANGED_OUTPUT)
+        return messages.CHANGED_OUTPUT
     if forward.was_differentiated:
-        raise RuntimeError(messages.DOUBLE_BACKWARD)
+        return messages.DOUBLE_BACKWARD
     if forward.modes != [m.training for m in forward.through.modules()]:
-        raise RuntimeError(messages.CHANGED_MODE)
+        return messages.CHANGED_MODE
     if any(_reaches(t, trained) for t in found):
-        raise RuntimeError(messages.CHAINED_FORWARDS)
+        return messages.CHAINED_FORWARDS
+    return None
 
 
 def _reaches(tensor: Tensor, params: set[int]) -> bool:
@@ -365,12 +401,14 @@ def _as_input(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_()
 
 
-def _check_outputs(found: list[Tensor], arrived: dict[int, Tensor]) -> None:
+def _changed_output(found: list[Tensor], arrived: dict[int, Tensor]) -> str | None:
+    """Why gradients cannot be sent back to these outputs, None if they can."""
     for index, gradient in arrived.items():
         if index >= len(found) or found[index].shape != gradient.shape:
             now = tuple(found[index].shape) if index < len(found) else "missing"
-            raise RuntimeError(
+            return (
                 f"output {index} of the model has shape {tuple(gradient.shape)} at w and is {now} "
                 "at w + ε: replay=True needs outputs whose shape does not depend on the weights. "
                 "Use step(closure)."
             )
+    return None

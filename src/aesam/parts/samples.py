@@ -1,4 +1,4 @@
-"""On which samples of the mini-batch to take the second gradient."""
+"""On which samples of the mini-batch to take the second gradient, and of how much of the loss."""
 
 from dataclasses import dataclass
 
@@ -44,6 +44,15 @@ class Samples(MemoryPart):
         """Whether ``step`` must be given a function of per-sample losses, which takes rows."""
         return self.selects_rows or self.looks_first or self.first_rows is not None
 
+    @property
+    def keeps_output_gradients(self) -> bool:
+        """Whether the second gradient is of the model alone, with the loss's slope as at ``w``.
+
+        The model's forwards are then recorded and run again at ``w + ε``, and what arrived at their
+        outputs at ``w`` is sent back: nobody computes the loss again.
+        """
+        return False
+
     def rows_at_first(self, losses: Tensor) -> Tensor:
         """The rows for both gradients, from the losses at ``w``, where it looks first.
 
@@ -72,6 +81,25 @@ class WholeBatch(Samples):
     >>> WholeBatch().selects_rows
     False
     """
+
+
+@dataclass(frozen=True)
+class KeptOutputGradients(Samples):
+    """Functional SAM's (Singh et al. 2025): all rows, with the loss's slope as it was at ``w``.
+
+    ``g_s = J(w+ε)ᵀ ∂L/∂f`` with ``J`` the derivative of the model's outputs ``f`` at ``w + ε``, and
+    ``∂L/∂f`` at ``w``: the recorded forwards run again, and the gradients that arrived at their
+    outputs are sent back. So a closure runs once, a bare ``step()`` works in every loop, and
+    ``needs_second_pass()`` returns False with the direction made. The loss must be made outside the
+    model: where the model returns it, ``∂L/∂f`` is 1, this would be SAM, and is refused.
+
+    >>> KeptOutputGradients().keeps_output_gradients
+    True
+    """
+
+    @property
+    def keeps_output_gradients(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
