@@ -104,7 +104,8 @@ Decode = Callable[[bytes, Path, Cifar, str], Part]
 
 def _shrunk(images: Tensor, factor: int) -> Tensor:
     """Each square of ``factor`` by ``factor`` pixels as one, a few thousand images at a time."""
-    means = (torch.nn.functional.avg_pool2d(some.float(), factor) for some in images.split(4096))
+    starts = range(0, len(images), 4096)
+    means = (torch.nn.functional.avg_pool2d(images[i : i + 4096].float(), factor) for i in starts)
     return torch.cat([some.round().to(torch.uint8) for some in means])
 
 
