@@ -9,6 +9,7 @@ from aesam._core import messages
 
 _DCP = "torch.distributed.checkpoint.state_dict"
 _REACH = 8  # frames: wrappers, decorators and profilers stand between a caller and us
+_OWN = "aesam."  # frames of ours are not counted: how we call ourselves is nobody's business
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,13 @@ def _calling(module: str) -> FrameType | None:
     if module not in sys.modules:
         return None
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    for _ in range(_REACH):
-        if frame.f_globals.get("__name__") == module:
+    left = _REACH
+    while left:
+        name = str(frame.f_globals.get("__name__"))
+        if name == module:
             return frame
         if frame.f_back is None:
             return None
         frame = frame.f_back
+        left -= not name.startswith(_OWN)
     return None
