@@ -12,7 +12,7 @@ import tyro
 from aesam.evidence import settings
 from aesam.evidence.benches import BENCHES, FRESH_SEEDS, SEARCH_SEEDS, Bench, bench_of
 from aesam.evidence.book import Book
-from aesam.evidence.contenders import ALL, TRIGGERS, Contender
+from aesam.evidence.contenders import ALL, SHARES, TRIGGERS, Contender
 from aesam.evidence.frontier_page import CAPTION, drawing_of, findings, sheet_of
 from aesam.evidence.standing import Standing, standing_of
 from aesam.lab import files
@@ -27,7 +27,7 @@ from aesam.lab.method_search import MethodSearch
 from aesam.lab.show.table import as_rich, as_text
 from aesam.lab.training.trainer import versions
 
-CONTENDERS: dict[str, Contender] = {c.name: c for c in (*ALL, *TRIGGERS)}
+CONTENDERS: dict[str, Contender] = {c.name: c for c in (*ALL, *TRIGGERS, *SHARES)}
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ CHEAP = (
     Contender("ss-sam-25", "ss-sam", {"p": 0.25}),
     Contender("looksam-10", "looksam", {"k": 10}),
     Contender("looksam-20", "looksam", {"k": 20}),
+    Contender("looksam-50", "looksam", {"k": 50}),
     *_as_named("sub-sam", "k-sam", "msam", "stale-sam"),
     Contender("msam-uphill", "msam", {"uphill": True}),
 )
@@ -64,6 +65,7 @@ CHEAP = (
 #: Other methods of two gradients a step.
 VARIANTS = (
     *_as_named("asam", "fisher-sam", "gnp", "f-sam", "vasso", "gsam", "wsam", "sam-on"),
+    Contender("functional-sam", "functional-sam"),
     Contender(
         "le-sam", "le-sam", {"rho": 4.0}
     ),  # its radius follows from the rise that is searched
@@ -80,6 +82,14 @@ TRIGGERS = (
     Contender("inverted-reuse", "inverted-looksam", {"budget": 0.5}),
     Contender("coin-reuse", "matched-looksam", HALF),
     Contender("periodic-reuse", "looksam", {"k": 2}),
+)
+
+#: A coin on ever fewer steps, each with a radius of its own: how far a larger radius makes up for
+#: second gradients that were not taken. ``coin`` and ``ss-sam-25`` belong to them too.
+SHARES = (
+    Contender("ss-sam-40", "ss-sam", {"p": 0.4}),
+    Contender("ss-sam-33", "ss-sam", {"p": 1 / 3}),
+    Contender("ss-sam-12", "ss-sam", {"p": 0.125}),
 )
 
 ALL = (*PAPER, *CONTROLS, *CHEAP, *VARIANTS)
