@@ -21,7 +21,7 @@ import aesam
 from aesam import parts, registry, sharpness
 from aesam.lab import data, lab_methods, models
 from aesam.lab.cli import COMMANDS, parse
-from aesam.paper.command import Reproduce
+from aesam.paper.reproduce import Reproduce
 
 ROOT = Path(__file__).parents[1]
 PAGES = {

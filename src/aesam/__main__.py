@@ -30,7 +30,7 @@ def main() -> int:
         with _interrupts_without_traceback():
             from aesam.evidence.command import Frontier
             from aesam.lab.cli import run_command
-            from aesam.paper.command import Reproduce
+            from aesam.paper.reproduce import Reproduce
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "aesam":
             raise

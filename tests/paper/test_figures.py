@@ -19,8 +19,8 @@ from aesam.paper import (
     normality,
     verdicts,
 )
-from aesam.paper.benches import Options, noisy
 from aesam.paper.claims import Claim
+from aesam.paper.setups import Options, noisy
 
 EPOCHS = 20
 PEAKS = {"erm": 31.0, "sam": 45.0}

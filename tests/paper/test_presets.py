@@ -8,10 +8,10 @@ import pytest
 
 from aesam.lab import validation
 from aesam.lab.errors import UsageError
-from aesam.paper import benches, paper_numbers, tuning
-from aesam.paper.benches import Options
+from aesam.paper import paper_numbers, setups, tuning
 from aesam.paper.entries import ENTRIES, Trained
 from aesam.paper.plan import runs_of
+from aesam.paper.setups import Options
 
 PAPER = Options(preset="paper")
 TRAINED = [name for name, entry in ENTRIES.items() if isinstance(entry, Trained)]
@@ -19,7 +19,7 @@ TRAINED = [name for name, entry in ENTRIES.items() if isinstance(entry, Trained)
 
 def panels_of(name, options):
     entry = ENTRIES[name]
-    return entry.panels(options, entry.benches(options))
+    return entry.panels(options, entry.setups(options))
 
 
 def test_every_entry_of_the_paper_has_a_name():
@@ -132,17 +132,17 @@ def test_figures_share_their_runs():
 
 
 def test_the_search_is_the_paper_s_grid_on_a_tenth():
-    bench = benches.cifar(PAPER)[0]
-    grid = tuning.grid(bench, "ae-looksam")
+    setup = setups.cifar(PAPER)[0]
+    grid = tuning.grid(setup, "ae-looksam")
     assert {r.method.get("rho") for r in grid} == {0.01, 0.02, 0.05, 0.1, 0.2, 0.5}
     assert {r.method.get("alpha") for r in grid} == {0.1, 0.3, 0.6, 0.9}
     assert len(grid) == 24
     assert {r.data.holdout for r in grid} == {0.1}
-    assert len(tuning.grids(bench, ["erm", "erm-long", "sam", "matched-sam", "ae-sam"])) == 12
-    imagenet = benches.imagenet(PAPER)[0]
+    assert len(tuning.grids(setup, ["erm", "erm-long", "sam", "matched-sam", "ae-sam"])) == 12
+    imagenet = setups.imagenet(PAPER)[0]
     assert [r.method.get("rho") for r in tuning.grid(imagenet, "sam")] == [0.05]
     assert tuning.grids(imagenet, ["sam", "ae-sam"]) == []  # nothing to choose
-    noisy = benches.noisy(Options())[0]
+    noisy = setups.noisy(Options())[0]
     radii = {r.method.get("rho") for r in tuning.grid(noisy, "sam")}
     assert radii == {0.01, 0.02, 0.05, 0.1, 0.2, 0.5}
 
@@ -151,8 +151,8 @@ def test_only_what_is_shown_is_searched():
     def searched(name):
         entry = ENTRIES[name]
         return [
-            (bench.base.model.name, bench.noise, set(names))
-            for bench, names in entry.searched(PAPER, entry.benches(PAPER))
+            (setup.base.model.name, setup.noise, set(names))
+            for setup, names in entry.searched(PAPER, entry.setups(PAPER))
         ]
 
     assert searched("table-looksam-k") == [
@@ -164,16 +164,16 @@ def test_only_what_is_shown_is_searched():
 
 
 def test_an_unfinished_search_is_said_to_be_one():
-    bench = benches.cifar(PAPER)[0]
-    chosen = tuning.chosen(bench, ["erm", "sam"], lambda run: None)
+    setup = setups.cifar(PAPER)[0]
+    chosen = tuning.chosen(setup, ["erm", "sam"], lambda run: None)
     assert "the search is not finished: 0 of its 6 runs are" in chosen.how_chosen
-    assert "not finished" not in tuning.chosen(bench, ["erm"], lambda run: None).how_chosen
-    imagenet = tuning.chosen(benches.imagenet(PAPER)[0], ["looksam"], lambda run: None).how_chosen
+    assert "not finished" not in tuning.chosen(setup, ["erm"], lambda run: None).how_chosen
+    imagenet = tuning.chosen(setups.imagenet(PAPER)[0], ["looksam"], lambda run: None).how_chosen
     assert imagenet.startswith("ρ = 0.05 as in the paper. α from the paper's grids")
-    small = tuning.chosen(benches.cifar(Options())[0], ["sam"], lambda run: None).how_chosen
+    small = tuning.chosen(setups.cifar(Options())[0], ["sam"], lambda run: None).how_chosen
     assert small.startswith("ρ from")
     assert "40 images" in small
-    noisy = tuning.chosen(benches.noisy(Options())[0], ["sam"], lambda run: None)
+    noisy = tuning.chosen(setups.noisy(Options())[0], ["sam"], lambda run: None)
     assert noisy.how_chosen.startswith("ρ from the paper's grids")  # and nothing before it
     assert noisy.chosen_at_k == 2
 

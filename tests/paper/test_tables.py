@@ -10,13 +10,13 @@ from support.fixtures_report import by_method, config_of
 
 from aesam.lab.show import FinishedRun, Line, Sheet, as_text, comparison_of, label_of
 from aesam.lab.show.canvas import Drawing
-from aesam.paper import accuracy_tables, benches, claims, noise_curves, verdicts
-from aesam.paper.benches import Options
+from aesam.paper import accuracy_tables, claims, noise_curves, setups, verdicts
 from aesam.paper.claims import Claim
 from aesam.paper.entries import ENTRIES
 from aesam.paper.entry_files import page_of
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel
+from aesam.paper.setups import Options
 
 ACCURACIES = by_method("""
     erm         45.0  46.0  44.0
@@ -128,7 +128,7 @@ def test_k_2_is_set_against_the_best_other_k(tmp_path):
     rows = [(f"k = {k}", [run(k, s, a) for s, a in enumerate(v)]) for k, v in accuracies.items()]
     (verdict,) = accuracy_tables.best_k(comparison_of("place", config_of("erm"), rows))
     (panel,) = accuracy_tables.looksam_k_panels(
-        options := Options(noise=(0.6,)), benches.noisy(options)
+        options := Options(noise=(0.6,)), setups.noisy(options)
     )
     assert panel.remark == "the same ρ and α for every k, chosen at k = 5"
     sentence = verdict.sentence()

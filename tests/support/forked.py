@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["aesam.lab.cli", "aesam.paper.command"])
+CONTEXT.set_forkserver_preload(["aesam.lab.cli", "aesam.paper.reproduce"])
 
 
 def forked(*words, told=os.devnull, largest_file=None):

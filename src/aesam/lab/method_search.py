@@ -59,7 +59,7 @@ def _scored(method: Method, summaries: Sequence[Mapping[str, Any]]) -> Scored:
 
 
 @dataclass(frozen=True)
-class Curve:
+class ScoredCurve:
     """One setting's values, rising, and what each scored; ``at`` are the settings beside it."""
 
     setting: str
@@ -162,10 +162,10 @@ class MethodSearch:
         """For how many rounds of more and more seeds a setting with ``n`` runs went on."""
         return sum(size <= n for size in self._search.rungs)
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[ScoredCurve]:
         """Every setting that was searched to its end."""
         found = {one.method: one for one in scored(self.done)}
-        curves: list[Curve] = []
+        curves: list[ScoredCurve] = []
         for curve in self._search.curves:
             points: dict[float, Scored] = {}
             for trial in curve.trials:
@@ -173,7 +173,7 @@ class MethodSearch:
                 if method in found:  # and not refused
                     points[trial.settings[curve.setting]] = found[method]
             at = {k: v for k, v in curve.trials[0].settings.items() if k != curve.setting}
-            curves.append(Curve(curve.setting, at, points))
+            curves.append(ScoredCurve(curve.setting, at, points))
         return curves
 
 
@@ -248,13 +248,13 @@ class PlainGrid:
         """None: everything has all seeds."""
         return None
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[ScoredCurve]:
         """Of each setting's values the best over those of the others."""
         worst_first = sorted(scored(self.done), key=lambda one: (not one.diverged, one.accuracy))
-        curves: list[Curve] = []
+        curves: list[ScoredCurve] = []
         for each in self._ranges:
             best_of = {one.method.settings[each.name]: one for one in worst_first}
             curves.append(
-                Curve(each.name, {}, {value: best_of[value] for value in sorted(best_of)})
+                ScoredCurve(each.name, {}, {value: best_of[value] for value in sorted(best_of)})
             )
         return curves

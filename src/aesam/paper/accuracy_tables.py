@@ -9,11 +9,11 @@ from aesam.lab.show.comparison_tables import against, p_against
 from aesam.lab.show.report_files import as_json
 from aesam.lab.show.table import Line, Sheet
 from aesam.paper import claims, paper_numbers
-from aesam.paper.benches import Bench, Options, data_label, model_label
 from aesam.paper.claims import Claim, Verdict
 from aesam.paper.finished import Find, comparison_for
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel, Row, control_names, method_rows, names_with, seeds_of
+from aesam.paper.setups import Options, Setup, data_label, model_label
 
 COLUMNS = (
     "method", "here: accuracy", "n", "bootstrap interval", "here: % SAM", "grads /step", "p vs SAM",
@@ -29,17 +29,17 @@ KS = (2, 3, 4, 5)
 FEW = 3  # seeds whose bootstrap interval is their range
 
 
-def cifar_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def cifar_panels(options: Options, found: Sequence[Setup]) -> list[Panel]:
     names, seeds = names_with(options, controls=False), seeds_of(options, 5)
     return [_panel(b, method_rows(b, names, seeds), "cifar", dataset=b.paper_data) for b in found]
 
 
-def imagenet_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def imagenet_panels(options: Options, found: Sequence[Setup]) -> list[Panel]:
     names, seeds = names_with(options, controls=False), seeds_of(options, 3)
     return [_panel(b, method_rows(b, names, seeds), "imagenet", dataset="imagenet") for b in found]
 
 
-def noise_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def noise_panels(options: Options, found: Sequence[Setup]) -> list[Panel]:
     names, seeds = names_with(options, controls=True), seeds_of(options, 5)
     return [
         _panel(b, method_rows(b, names, seeds), "label-noise", dataset="cifar10", noise=b.noise)
@@ -47,7 +47,7 @@ def noise_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     ]
 
 
-def looksam_k_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def looksam_k_panels(options: Options, found: Sequence[Setup]) -> list[Panel]:
     seeds = seeds_of(options, 5)
     controls = control_names() if options.controls else ()
     return [
@@ -59,22 +59,22 @@ def looksam_k_panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     ]
 
 
-def _k_rows(bench: Bench, seeds: Sequence[int], controls: Sequence[str]) -> list[Row]:
-    return [*(_with_k(bench, k, seeds) for k in KS), *method_rows(bench, controls, seeds)]
+def _k_rows(setup: Setup, seeds: Sequence[int], controls: Sequence[str]) -> list[Row]:
+    return [*(_with_k(setup, k, seeds) for k in KS), *method_rows(setup, controls, seeds)]
 
 
-def _with_k(bench: Bench, k: int, seeds: Iterable[int]) -> Row:
-    runs = tuple(bench.run("looksam", seed, k=k) for seed in seeds)
+def _with_k(setup: Setup, k: int, seeds: Iterable[int]) -> Row:
+    runs = tuple(setup.run("looksam", seed, k=k) for seed in seeds)
     return Row("looksam", f"LookSAM (k = {k})", runs)
 
 
-def _panel(bench: Bench, rows: Sequence[Row], table: str, **paper: Any) -> Panel:
-    notes = (*_settings_of(bench, rows), bench.how_chosen)
-    where = {"model": bench.paper_model, **paper}
-    return Panel(bench.title, tuple(rows), where, table, tuple(n for n in notes if n))
+def _panel(setup: Setup, rows: Sequence[Row], table: str, **paper: Any) -> Panel:
+    notes = (*_settings_of(setup, rows), setup.how_chosen)
+    where = {"model": setup.paper_model, **paper}
+    return Panel(setup.title, tuple(rows), where, table, tuple(n for n in notes if n))
 
 
-def _settings_of(bench: Bench, rows: Sequence[Row]) -> list[str]:
+def _settings_of(setup: Setup, rows: Sequence[Row]) -> list[str]:
     """The settings of each row that has any, in one sentence."""
     shown = [
         f"{row.label} {wording.settings(own)}"
@@ -82,7 +82,7 @@ def _settings_of(bench: Bench, rows: Sequence[Row]) -> list[str]:
         for own in [{n: row.runs[0].method.get(n) for n in SHOWN}]
         if any(value is not None for value in own.values())
     ]
-    return [f"Settings, {bench.title}: {'; '.join(shown)}."] if shown else []
+    return [f"Settings, {setup.title}: {'; '.join(shown)}."] if shown else []
 
 
 def show(panels: Sequence[Panel], find: Find, claimed: Sequence[Claim]) -> Result:

@@ -8,11 +8,11 @@ from aesam.lab.show import Comparison, MethodRow
 from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.curves import curves, over_epochs
 from aesam.paper import by_seed, claims
-from aesam.paper.benches import Bench, Options
 from aesam.paper.claims import Claim, Quantity
 from aesam.paper.finished import Find, comparison_for
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel, method_rows, seeds_of
+from aesam.paper.setups import Options, Setup
 
 HEADINGS = {
     "gradient_variance": "Variance of the stochastic gradient",
@@ -29,18 +29,18 @@ HOW = (
 )
 
 
-def measured_panel(bench: Bench, names: Sequence[str], seeds: Sequence[int], kind: str) -> Panel:
-    """The methods on a bench, each run recording what ``kind`` names (``Training.measure``)."""
-    training = replace(bench.base.training, measure=kind)
-    measuring = replace(bench, base=replace(bench.base, training=training))
-    return Panel(bench.title, tuple(method_rows(measuring, names, seeds)))
+def measured_panel(setup: Setup, names: Sequence[str], seeds: Sequence[int], kind: str) -> Panel:
+    """The methods on a setup, each run recording what ``kind`` names (``Training.measure``)."""
+    training = replace(setup.base.training, measure=kind)
+    measuring = replace(setup, base=replace(setup.base, training=training))
+    return Panel(setup.title, tuple(method_rows(measuring, names, seeds)))
 
 
-def sam_against_erm(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def sam_against_erm(options: Options, found: Sequence[Setup]) -> list[Panel]:
     return [measured_panel(b, ("erm", "sam"), seeds_of(options, 5), "gradients") for b in found]
 
 
-def ae_sam_against_ss_sam(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def ae_sam_against_ss_sam(options: Options, found: Sequence[Setup]) -> list[Panel]:
     seeds = seeds_of(options, 5)
     return [measured_panel(b, ("ss-sam", "ae-sam"), seeds, "gradients") for b in found]
 

@@ -28,10 +28,10 @@ from aesam.lab.show import label_of
 from aesam.lab.show.table import Line, Sheet
 from aesam.lab.training.engine import Engine, accelerator_for, leave_processes
 from aesam.lab.training.passes import Passes
-from aesam.paper import benches
-from aesam.paper.benches import Bench, Options
+from aesam.paper import setups
 from aesam.paper.outcome import Result
 from aesam.paper.plan import only_seed
+from aesam.paper.setups import Options, Setup
 
 Times = Mapping[str, Mapping[str, Sequence[float]]]
 TURNS = 8
@@ -48,8 +48,8 @@ NOTE = (
 
 def cost(options: Options, tell: Callable[[int, int], None]) -> Result:
     """Both timings of every method on one network."""
-    bench, seed = benches.timed(options), only_seed(options)
-    runs = [bench.run(name, seed) for name in methods_of("paper")]
+    setup, seed = setups.timed(options), only_seed(options)
+    runs = [setup.run(name, seed) for name in methods_of("paper")]
     turns = TURNS if options.epochs is None else options.epochs
     if turns < 1:
         raise UsageError(f"epochs must be at least 1 to time anything, got {turns}")
@@ -60,7 +60,7 @@ def cost(options: Options, tell: Callable[[int, int], None]) -> Result:
         tell(done, 2)
         times.append(measure(runs, processes, turns))
     tell(2, 2)
-    return result_of(bench, times[0], times[1], turns)
+    return result_of(setup, times[0], times[1], turns)
 
 
 def measure(runs: Sequence[Run], processes: int, turns: int) -> Times:
@@ -143,11 +143,11 @@ def _epochs(run: Run, accelerator: Any, total: int) -> Iterator[tuple[float, flo
         epoch += 1
 
 
-def result_of(bench: Bench, alone: Times, two: Times, turns: int) -> Result:
+def result_of(setup: Setup, alone: Times, two: Times, turns: int) -> Result:
     rows = {name: _row(name, alone, two) for name in alone}
     lines = tuple(_line(name, row) for name, row in rows.items())
     return Result(
-        sheets=[Sheet(f"Cost: {bench.title}", COLUMNS, (lines,), _note(alone, two, turns))],
+        sheets=[Sheet(f"Cost: {setup.title}", COLUMNS, (lines,), _note(alone, two, turns))],
         findings=_findings(rows),
         data={
             "turns": turns,

@@ -7,18 +7,18 @@ from functools import partial
 from aesam.lab.errors import UsageError, unknown
 from aesam.paper import (
     accuracy_tables,
-    benches,
     claims,
     convergence,
     lambdas,
     noise_curves,
     normality,
+    setups,
 )
-from aesam.paper.benches import Bench, Options
 from aesam.paper.cost import cost
 from aesam.paper.finished import Find
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel
+from aesam.paper.setups import Options, Setup
 from aesam.paper.theory import theorem
 
 Tell = Callable[[int, int], None]
@@ -54,16 +54,16 @@ class Entry:
 class Trained(Entry):
     """Made from training runs."""
 
-    benches: Callable[[Options], list[Bench]]
-    panels: Callable[[Options, Sequence[Bench]], list[Panel]]
+    setups: Callable[[Options], list[Setup]]
+    panels: Callable[[Options, Sequence[Setup]], list[Panel]]
     show: Callable[[Sequence[Panel], Find], Result]
 
-    def searched(self, options: Options, found: Sequence[Bench]) -> list[tuple[Bench, list[str]]]:
-        """Each bench with the methods that are shown on it: only theirs is to be searched."""
-        panels = [(bench, self.panels(options, [bench])) for bench in found]
+    def searched(self, options: Options, found: Sequence[Setup]) -> list[tuple[Setup, list[str]]]:
+        """Each setup with the methods that are shown on it: only theirs is to be searched."""
+        panels = [(setup, self.panels(options, [setup])) for setup in found]
         return [
-            (bench, [row.runs[0].method.name for panel in own for row in panel.rows])
-            for bench, own in panels
+            (setup, [row.runs[0].method.name for panel in own for row in panel.rows])
+            for setup, own in panels
         ]
 
 
@@ -88,7 +88,7 @@ def _sam_against_erm(
         f"{what} over epochs, SAM against ERM",
         needs,
         _RUNS,
-        partial(benches.architectures, data_sets=("cifar100",)),
+        partial(setups.architectures, data_sets=("cifar100",)),
         convergence.sam_against_erm,
         partial(convergence.show, quantity=quantity),
     )
@@ -104,7 +104,7 @@ _ENTRIES: list[Entry] = [
             "paper": f"CIFAR-10 and CIFAR-100, 4 networks, 280 runs and their search, {_GPU}",
         },
         _RUNS | {"controls"},
-        benches.cifar,
+        setups.cifar,
         accuracy_tables.cifar_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_CIFAR),
     ),
@@ -117,7 +117,7 @@ _ENTRIES: list[Entry] = [
             "paper": f"ImageNet in ROOT/folder, 21 runs of 90 epochs and a search of α, {_GPU}",
         },
         _RUNS | {"controls"},
-        benches.imagenet,
+        setups.imagenet,
         accuracy_tables.imagenet_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_IMAGENET),
     ),
@@ -130,7 +130,7 @@ _ENTRIES: list[Entry] = [
             "paper": f"CIFAR-10, ResNet-18 and ResNet-32, 520 runs and their search, {_GPU}",
         },
         _RUNS | {"noise", "controls"},
-        benches.noisy,
+        setups.noisy,
         accuracy_tables.noise_panels,
         partial(accuracy_tables.show, claimed=claims.TABLE_NOISE),
     ),
@@ -143,7 +143,7 @@ _ENTRIES: list[Entry] = [
             "paper": f"CIFAR-10, ResNet-18, 80 runs and their search, {_GPU}",
         },
         _RUNS | {"noise", "controls"},
-        partial(benches.noisy, models=("resnet18",)),
+        partial(setups.noisy, models=("resnet18",)),
         accuracy_tables.looksam_k_panels,
         accuracy_tables.show_k,
     ),
@@ -173,7 +173,7 @@ _ENTRIES: list[Entry] = [
             "paper": f"CIFAR-10 and CIFAR-100, 3 networks, {_GPU}",
         },
         _RUNS,
-        partial(benches.architectures, data_sets=("cifar10", "cifar100"), subset=None),
+        partial(setups.architectures, data_sets=("cifar10", "cifar100"), subset=None),
         normality.panels,
         normality.show,
     ),
@@ -183,7 +183,7 @@ _ENTRIES: list[Entry] = [
         "train and test accuracy over epochs under label noise, all methods",
         {"small": "the runs of table-noise", "paper": "the runs of table-noise"},
         _RUNS | {"noise"},
-        benches.noisy,
+        setups.noisy,
         noise_curves.panels,
         noise_curves.show,
     ),
@@ -209,7 +209,7 @@ _ENTRIES: list[Entry] = [
             "paper": f"CIFAR-10 and CIFAR-100, 3 networks, {_GPU}",
         },
         _RUNS,
-        partial(benches.architectures, data_sets=("cifar10", "cifar100")),
+        partial(setups.architectures, data_sets=("cifar10", "cifar100")),
         convergence.ae_sam_against_ss_sam,
         convergence.show_convergence,
     ),

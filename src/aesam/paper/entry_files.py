@@ -11,10 +11,10 @@ from aesam.lab.show import table
 from aesam.lab.show.finished_runs import versions_of
 from aesam.lab.show.page import render
 from aesam.lab.training.trainer import versions
-from aesam.paper.benches import Options
 from aesam.paper.entries import Entry, Trained
 from aesam.paper.outcome import Result
 from aesam.paper.paper_numbers import SOURCE
+from aesam.paper.setups import Options
 from aesam.paper.verdicts import sheets_of, summary
 
 SMALL = "a small run, not the paper's set-up"

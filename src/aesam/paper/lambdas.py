@@ -15,12 +15,12 @@ from aesam.lab.show import Comparison, MethodRow, PairedTest, paired_t_test, wor
 from aesam.lab.show.canvas import Drawing, draw, legend_below
 from aesam.lab.show.report_files import as_json
 from aesam.lab.show.table import Line, Sheet
-from aesam.paper import benches
-from aesam.paper.benches import Bench, Options
+from aesam.paper import setups
 from aesam.paper.claims import FEWEST, SIGNIFICANT
 from aesam.paper.finished import Find, comparison_for
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel, Row, seeds_of
+from aesam.paper.setups import Options, Setup
 
 Pair = tuple[float, float]
 VALUES = (-2.0, -1.0, 0.0, 1.0, 2.0)
@@ -34,13 +34,13 @@ LOOKS = {
 }
 
 
-def where(options: Options) -> list[Bench]:
+def where(options: Options) -> list[Setup]:
     """AE-SAM on clean labels and AE-LookSAM at 80 % noise, as the paper has it."""
-    clean = [b for b in benches.cifar(options) if b.paper_model == "resnet18"]
-    return [*clean[: 1 if options.is_small else None], *benches.noisy(options, levels=(0.8,))]
+    clean = [b for b in setups.cifar(options) if b.paper_model == "resnet18"]
+    return [*clean[: 1 if options.is_small else None], *setups.noisy(options, levels=(0.8,))]
 
 
-def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def panels(options: Options, found: Sequence[Setup]) -> list[Panel]:
     seeds = seeds_of(options, 5)
     return [
         Panel(f"{'AE-LookSAM' if b.noise else 'AE-SAM'}: {b.title}", tuple(_rows(b, seeds)))
@@ -48,14 +48,14 @@ def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
     ]
 
 
-def _rows(bench: Bench, seeds: Sequence[int]) -> list[Row]:
-    method = "ae-looksam" if bench.noise else "ae-sam"
+def _rows(setup: Setup, seeds: Sequence[int]) -> list[Row]:
+    method = "ae-looksam" if setup.noise else "ae-sam"
     pairs = [(low, high) for low in VALUES for high in VALUES if low <= high]
     return [
         Row(
             method,
             f"λ1 = {low:g}, λ2 = {high:g}".replace("-", "−"),
-            tuple(bench.run(method, seed, lambda1=low, lambda2=high) for seed in seeds),
+            tuple(setup.run(method, seed, lambda1=low, lambda2=high) for seed in seeds),
         )
         for low, high in pairs
     ]

@@ -8,11 +8,11 @@ from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.curves import curves, over_epochs
 from aesam.lab.show.report_files import as_json
 from aesam.paper import by_seed, claims
-from aesam.paper.benches import Bench, Options
 from aesam.paper.claims import Claim, Verdict
 from aesam.paper.finished import Find, comparison_for
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel, method_rows, seeds_of
+from aesam.paper.setups import Options, Setup
 
 #: SAM is robust, ERM and SS-SAM overfit, AE-SAM and LookSAM less so, AE-LookSAM as little as SAM.
 CLAIMS = (
@@ -24,7 +24,7 @@ CLAIMS = (
 )
 
 
-def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def panels(options: Options, found: Sequence[Setup]) -> list[Panel]:
     """The methods' runs of the noise table, without its controls."""
     seeds = seeds_of(options, 5)
     return [Panel(b.title, tuple(method_rows(b, methods_of("paper"), seeds))) for b in found]

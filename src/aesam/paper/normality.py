@@ -16,11 +16,11 @@ from scipy import stats
 from aesam.lab.show.canvas import Drawing, draw, legend_below
 from aesam.lab.show.finished_runs import FinishedRun
 from aesam.lab.show.table import Line, Sheet
-from aesam.paper.benches import Bench, Options
 from aesam.paper.convergence import measured_panel
 from aesam.paper.finished import Find, runs_of_row
 from aesam.paper.outcome import Result
 from aesam.paper.plan import Panel, only_seed
+from aesam.paper.setups import Options, Setup
 
 COLOURS = ("#0072B2", "#E69F00", "#D55E00")  # from early to late
 MARKERS = ("o", "s", "^")
@@ -58,9 +58,9 @@ class Sample:
         return (self.norms - self.mean) / (self.std or 1.0)
 
 
-def panels(options: Options, found: Sequence[Bench]) -> list[Panel]:
+def panels(options: Options, found: Sequence[Setup]) -> list[Panel]:
     seed = only_seed(options)
-    return [measured_panel(bench, ("ae-sam",), (seed,), "norms") for bench in found]
+    return [measured_panel(setup, ("ae-sam",), (seed,), "norms") for setup in found]
 
 
 def show(panels: Sequence[Panel], find: Find) -> Result:

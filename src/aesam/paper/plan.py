@@ -7,7 +7,7 @@ from typing import Any
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
 from aesam.lab.lab_methods import label_of, methods_of
-from aesam.paper.benches import Bench, Options
+from aesam.paper.setups import Options, Setup
 
 LONG = "erm-long"
 
@@ -54,16 +54,16 @@ def only_seed(options: Options) -> int:
     return first
 
 
-def method_rows(bench: Bench, names: Iterable[str], seeds: Iterable[int]) -> list[Row]:
-    """A row for each method with the bench's settings for it."""
+def method_rows(setup: Setup, names: Iterable[str], seeds: Iterable[int]) -> list[Row]:
+    """A row for each method with the setup's settings for it."""
     kept = tuple(seeds)
     return [
-        Row(name, label_of(name), tuple(_run(bench, name, seed) for seed in kept)) for name in names
+        Row(name, label_of(name), tuple(_run(setup, name, seed) for seed in kept)) for name in names
     ]
 
 
-def _run(bench: Bench, name: str, seed: int) -> Run:
-    return bench.run(name, seed) if name != LONG else longer(bench.run("erm", seed))
+def _run(setup: Setup, name: str, seed: int) -> Run:
+    return setup.run(name, seed) if name != LONG else longer(setup.run("erm", seed))
 
 
 def longer(erm: Run) -> Run:

@@ -103,7 +103,10 @@ def test_help_of_tune_shows_the_grids(capsys):
 
 @pytest.mark.parametrize(
     "command",
-    [*(f"lab.cli.{c}" for c in ("train", "compare", "tune", "data", "sharpness")), "paper.command"],
+    [
+        *(f"lab.cli.{c}" for c in ("train", "compare", "tune", "data", "sharpness")),
+        "paper.reproduce",
+    ],
 )
 def test_every_flag_is_explained(command):
     """A string below each field, which is what ``--help`` prints; fields of flags have none."""

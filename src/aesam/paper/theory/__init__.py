@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from aesam.lab.training.engine import threads
-from aesam.paper.benches import Options
 from aesam.paper.outcome import Result
+from aesam.paper.setups import Options
 from aesam.paper.theory.experiment import compute, sizes_of
 from aesam.paper.theory.theory_figures import figures
 from aesam.paper.theory.theory_text import conclusions, text

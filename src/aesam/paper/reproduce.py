@@ -16,12 +16,12 @@ from aesam.lab.errors import UsageError
 from aesam.lab.grid import Outcome
 from aesam.lab.show.table import as_rich
 from aesam.paper import tuning
-from aesam.paper.benches import Options, Preset, SmallData
 from aesam.paper.entries import ENTRIES, Computed, Entry, Trained, entry_of
 from aesam.paper.entry_files import text_of, write
 from aesam.paper.finished import Shelf, publish, unfinished
 from aesam.paper.outcome import Result
 from aesam.paper.plan import runs_of
+from aesam.paper.setups import Options, Preset, SmallData
 from aesam.paper.verdicts import sheets_of, summary
 
 _OWN = "(default: the entry's own)"
@@ -106,14 +106,14 @@ class Reproduce:
 
     def _train(self, entry: Trained, options: Options) -> int:
         shelf = Shelf(self.out / "runs", [self.cache])
-        found = entry.benches(options)
+        found = entry.setups(options)
         if not options.is_small if options.tune is None else options.tune:
             searches = entry.searched(options, found)
-            grids = [run for bench, names in searches for run in tuning.grids(bench, names)]
+            grids = [run for setup, names in searches for run in tuning.grids(setup, names)]
             failed = self._finish(shelf, grids)
             if failed:
                 return tell_failures(failed)
-            found = [tuning.chosen(bench, names, shelf.find) for bench, names in searches]
+            found = [tuning.chosen(setup, names, shelf.find) for setup, names in searches]
         panels = entry.panels(options, found)
         failed = self._finish(shelf, runs_of(panels))
         if any(shelf.find(run) for run in runs_of(panels)):

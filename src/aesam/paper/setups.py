@@ -74,7 +74,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Setup:
     """A model on a data set with its training; ``settings`` are each method's own."""
 
     title: str
@@ -91,12 +91,12 @@ class Bench:
         return self.base.data.noise
 
     def run(self, method: str, seed: int, **changes: Any) -> Run:
-        """One run here; ``changes`` are settings of the method that override the bench's."""
+        """One run here; ``changes`` are settings of the method that override the setup's."""
         known = {**self.settings.get(method, {}), **changes}
         return replace(self.base, method=lab_methods.fill(Method(method, **known)), seed=seed)
 
-    def with_settings(self, more: Mapping[str, Mapping[str, Any]]) -> "Bench":
-        """The bench with further settings of methods, over those that it had."""
+    def with_settings(self, more: Mapping[str, Mapping[str, Any]]) -> "Setup":
+        """The setup with further settings of methods, over those that it had."""
         names = {*self.settings, *more}
         merged = {name: {**self.settings.get(name, {}), **more.get(name, {})} for name in names}
         return replace(self, settings=merged)
@@ -123,7 +123,7 @@ NOISE_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def cifar(options: Options) -> list[Bench]:
+def cifar(options: Options) -> list[Setup]:
     """Table 1: clean CIFAR-10 and CIFAR-100."""
     if options.is_small:
         return _small(options, ("digits-cnn", "mlp"), subset=400)
@@ -131,18 +131,18 @@ def cifar(options: Options) -> list[Bench]:
     return [_paper_cifar(options, d, m) for d in ("cifar10", "cifar100") for m in models]
 
 
-def imagenet(options: Options) -> list[Bench]:
+def imagenet(options: Options) -> list[Setup]:
     """Table 2: ImageNet with ResNet-50."""
     if options.is_small:
         return [
-            replace(bench, paper_data="imagenet", paper_model="resnet50")
-            for bench in _small(options, ("resnet8",), subset=400)
+            replace(setup, paper_data="imagenet", paper_model="resnet50")
+            for setup in _small(options, ("resnet8",), subset=400)
         ]
     base = _at(options, data_record("folder").usual)
     fixed = _for_all({"rho": 0.05})
     radius = "ρ = 0.05 as in the paper."
     return [
-        Bench(
+        Setup(
             "ResNet-50 on ImageNet", base, "imagenet", "resnet50", fixed, frozenset({"rho"}), radius
         )
     ]
@@ -152,29 +152,29 @@ def noisy(
     options: Options,
     levels: Sequence[float] = LEVELS,
     models: Sequence[str] = ("resnet18", "resnet32"),
-) -> list[Bench]:
-    """Tables 3 and 4: label noise, a bench for each model and level."""
+) -> list[Setup]:
+    """Tables 3 and 4: label noise, a setup for each model and level."""
     if options.is_small:
         digits = options.data == "digits"
         chosen = _digits_noise_settings() if digits else _cifar_noise_settings()
         how = DIGITS_CHOICE if digits else CIFAR_CHOICE
         small = _small(options, ("digits-cnn",), subset=None)
         k = TUNED_K if digits else NOISE_SETTINGS["looksam"]["k"]
-        benches = [replace(b.with_settings(chosen), how_chosen=how, chosen_at_k=k) for b in small]
+        setups = [replace(b.with_settings(chosen), how_chosen=how, chosen_at_k=k) for b in small]
     else:
-        benches = [_paper_cifar(options, "cifar10", m) for m in models]
-    return [_with_noise(b, noise) for b in benches for noise in options.noise or levels]
+        setups = [_paper_cifar(options, "cifar10", m) for m in models]
+    return [_with_noise(b, noise) for b in setups for noise in options.noise or levels]
 
 
-def _with_noise(bench: Bench, noise: float) -> Bench:
-    data = replace(bench.base.data, noise=noise)
+def _with_noise(setup: Setup, noise: float) -> Setup:
+    data = replace(setup.base.data, noise=noise)
     flipped = replace(
-        bench, title=f"{bench.title}, {wording.noise(noise)}", base=replace(bench.base, data=data)
+        setup, title=f"{setup.title}, {wording.noise(noise)}", base=replace(setup.base, data=data)
     )
     return flipped.with_settings(NOISE_SETTINGS)
 
 
-def timed(options: Options) -> Bench:
+def timed(options: Options) -> Setup:
     """Where the cost is measured: heavy enough for a step to be more than its overhead."""
     if not options.is_small:
         return cifar(options)[0]
@@ -183,7 +183,7 @@ def timed(options: Options) -> Bench:
 
 def architectures(
     options: Options, data_sets: tuple[str, ...], subset: int | None = 400
-) -> list[Bench]:
+) -> list[Setup]:
     """The figures' networks."""
     if options.is_small:
         return _small(options, ("digits-cnn", "mlp", "resnet8"), subset=subset)
@@ -191,23 +191,23 @@ def architectures(
     return [_paper_cifar(options, d, m) for d in data_sets for m in models]
 
 
-def _paper_cifar(options: Options, data: str, model: str) -> Bench:
+def _paper_cifar(options: Options, data: str, model: str) -> Setup:
     epochs = {"pyramidnet-110": 300, "vit-s16": 1200}.get(model, 200)
     name, patch = _PAPER_MODELS.get(model, model), 4 if model == "vit-s16" else None
     base = Run(Data(data), Model(name, patch), training=Training(epochs=epochs))
     beta = 0.5 if model in ("wrn-28-10", "pyramidnet-110") else 0.6
     title = f"{model_label(model)} on {data_label(data)}"
-    return Bench(title, _at(options, base), data, model, {"esam": {"beta": beta}})
+    return Setup(title, _at(options, base), data, model, {"esam": {"beta": beta}})
 
 
-def _small(options: Options, models: tuple[str, ...], subset: int | None) -> list[Bench]:
+def _small(options: Options, models: tuple[str, ...], subset: int | None) -> list[Setup]:
     if options.data == "cifar10":
         return [_small_cifar(options)]
     usual = data_record("digits").usual
     data = replace(usual.data, subset=subset)
     images = "" if subset is None else f" ({subset} images)"
     return [
-        Bench(
+        Setup(
             f"{model_label(model)} on digits{images}",
             _at(options, replace(usual, data=data, model=Model(model))),
             "cifar10",
@@ -217,12 +217,12 @@ def _small(options: Options, models: tuple[str, ...], subset: int | None) -> lis
     ]
 
 
-def _small_cifar(options: Options) -> Bench:
+def _small_cifar(options: Options) -> Setup:
     """Unaugmented: with crops and flips ResNet-8 does not memorise wrong labels in 60 epochs."""
     data = Data("cifar10", subset=2500, augment=False)
     training = Training(epochs=60, channels_last=True, evaluate_every=5)
     base = Run(data, Model("resnet8"), training=training)
-    return Bench("ResNet-8 on CIFAR-10 (2,500 images)", _at(options, base), "cifar10", "resnet18")
+    return Setup("ResNet-8 on CIFAR-10 (2,500 images)", _at(options, base), "cifar10", "resnet18")
 
 
 def _at(options: Options, base: Run) -> Run:

@@ -17,11 +17,11 @@ from aesam.lab import files
 from aesam.lab.config import config_hash, from_dict
 from aesam.lab.folders import RunFolder
 from aesam.lab.grid import run_all
-from aesam.paper import benches, tuning
-from aesam.paper.benches import Options
+from aesam.paper import setups, tuning
 from aesam.paper.entries import ENTRIES
 from aesam.paper.finished import Shelf, publish
 from aesam.paper.plan import runs_of
+from aesam.paper.setups import Options
 
 pytestmark = pytest.mark.slow
 TINY = ("--epochs", 1, "--seeds", 0, 1)
@@ -48,7 +48,7 @@ def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     options = Options(epochs=1, seeds=(0, 1), noise=(0.6,))
     entries = [ENTRIES[name] for name in FIGURES if name != "table-looksam-k"]
-    planned = (entry.panels(options, entry.benches(options)) for entry in entries)
+    planned = (entry.panels(options, entry.setups(options)) for entry in entries)
     runs = dict.fromkeys(run for panels in planned for run in runs_of(panels))
     outcomes = run_all(Shelf(folder / "runs").jobs(runs), workers=2)
     assert [o.error for o in outcomes if o.error] == []
@@ -120,7 +120,7 @@ def test_a_published_run_keeps_the_settings_it_was_run_with(out, tmp_path):
     """Not those of the plan, which may differ in what does not change a run's numbers."""
     options = Options(epochs=1, seeds=(0, 1), noise=(0.6,))
     entry = ENTRIES["table-noise"]
-    run = runs_of(entry.panels(options, entry.benches(options)))[0]
+    run = runs_of(entry.panels(options, entry.setups(options)))[0]
     folder = Shelf(out / "runs").find(run)
     other = replace(run, training=replace(run.training, evaluate_every=7))
     own = json.loads((folder / "config.json").read_text())
@@ -133,7 +133,7 @@ def test_a_published_run_has_all_numbers_but_the_decision_trace_and_can_be_repor
     """The trace is most of a run's size; only the figure that draws it is missing then."""
     options = Options(epochs=1, seeds=(0,), noise=(0.6,))
     entry = ENTRIES["table-noise"]
-    runs = runs_of(entry.panels(options, entry.benches(options)))
+    runs = runs_of(entry.panels(options, entry.setups(options)))
     run = next(run for run in runs if run.method.name == "ae-sam")
     folder = Shelf(out / "runs").find(run)
     kept = publish(run, folder, tmp_path / "kept")
@@ -258,11 +258,11 @@ def test_theorem_is_computed(tmp_path, capsys):
 
 def test_the_best_of_the_search_is_taken_and_controls_follow_their_model(out, tmp_path):
     """From finished runs of a search, here copies of one run with other settings and accuracies."""
-    bench = benches.imagenet(Options(epochs=1))[0]
+    setup = setups.imagenet(Options(epochs=1))[0]
     some = next((out / "runs").rglob("summary.json")).parent
     shelf = Shelf(tmp_path)
     for name, best in (("looksam", 0.9), ("ae-looksam", 0.3)):
-        for job in shelf.jobs(tuning.grid(bench, name)):
+        for job in shelf.jobs(tuning.grid(setup, name)):
             shutil.copytree(some, job.folder)
             RunFolder(job.folder).begin(job.run)
             summary = json.loads((some / "summary.json").read_text())
@@ -274,7 +274,7 @@ def test_the_best_of_the_search_is_taken_and_controls_follow_their_model(out, tm
             summary["config_hash"] = config_hash(job.run)
             (job.folder / "summary.json").write_text(json.dumps(summary))
             assert from_dict(json.loads((job.folder / "config.json").read_text())) == job.run
-    chosen = tuning.chosen(bench, ["erm", "looksam", "ae-looksam"], shelf.find)
+    chosen = tuning.chosen(setup, ["erm", "looksam", "ae-looksam"], shelf.find)
     assert chosen.run("looksam", 0).method.get("alpha") == 0.9
     assert chosen.run("ae-looksam", 0).method.get("alpha") == 0.3
     assert chosen.run("inverted-looksam", 0).method.get("alpha") == 0.3
