@@ -9,7 +9,7 @@ from support.faulty_disk import Counter, FailsAt, with_disk
 from support.forked import forked
 from support.small_runs import FILES, WORDS, content_of, copied, numbers_of, tiny_run
 
-from aesam.lab.files import DiskError
+from aesam.lab.errors import DiskError
 from aesam.lab.training import run_checkpoint, trainer
 from aesam.lab.training.interrupts import Stopped
 from aesam.lab.training.reporters import Silent

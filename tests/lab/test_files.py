@@ -7,8 +7,7 @@ import stat
 import pytest
 
 from aesam.lab import files
-from aesam.lab.errors import UsageError
-from aesam.lab.files import DiskError
+from aesam.lab.errors import DiskError, UsageError
 
 
 def test_a_folder_is_synced_after_the_rename_and_after_it_was_made(tmp_path, monkeypatch):

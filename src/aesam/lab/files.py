@@ -12,15 +12,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from aesam.lab.errors import DiskError
 from aesam.lab.regular_files import open_regular
 
 #: Ends the names of files that are being written; a crash leaves them, and nobody else has any.
 UNFINISHED = ".aesam-unfinished"
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
-
-
-class DiskError(OSError):
-    """A file could not be written or read; what was there before is untouched."""
 
 
 def write_bytes(path: Path, content: bytes, *, make_folder: bool = True) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from aesam.lab import config, files, summaries
 from aesam.lab.config import Run
-from aesam.lab.errors import UsageError
+from aesam.lab.errors import DiskError, UsageError
 
 
 def folder_of(run: Run, out: Path) -> Path:
@@ -69,7 +69,7 @@ class RunFolder:
         What is missing there now would not come back, and nobody could tell what the rest is of.
         """
         if self._begun is not None and not self._is_of(self._begun):
-            raise files.DiskError(
+            raise DiskError(
                 errno.ENOENT,
                 f"{self.config} is gone, or of another run by now: the folder was removed or "
                 "replaced while the run went on, so that nothing more is written to it. Put it "

@@ -21,8 +21,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from aesam.lab import clusters, orphans, plugins
 from aesam.lab.config import Run
-from aesam.lab.errors import UsageError, unknown
-from aesam.lab.failures import in_words
+from aesam.lab.errors import UsageError, in_words, unknown
 from aesam.lab.folders import RunFolder
 from aesam.lab.training.interrupts import Stopped, StopRequest
 

@@ -5,8 +5,7 @@ import json
 import pytest
 from support.fixtures_report import VERSIONS, write_comparison, write_short_run
 
-from aesam.lab.errors import UsageError
-from aesam.lab.files import DiskError
+from aesam.lab.errors import DiskError, UsageError
 from aesam.lab.show import as_json, compare, read_runs, write_report
 
 pytestmark = pytest.mark.slow

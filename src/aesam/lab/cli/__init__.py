@@ -22,8 +22,7 @@ from aesam.lab.cli.sharpness import MeasureSharpness
 from aesam.lab.cli.train import Train
 from aesam.lab.cli.tune import Tune
 from aesam.lab.config import Data
-from aesam.lab.errors import UsageError
-from aesam.lab.failures import in_words
+from aesam.lab.errors import UsageError, in_words
 from aesam.lab.training.interrupts import Stopped
 
 COMMANDS: dict[str, type[Any]] = {

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from aesam.lab.files import DiskError
+from aesam.lab.errors import DiskError
 
 #: What shells report of a program that wrote to a pipe whose reader had left.
 BROKEN_PIPE = 128 + 13

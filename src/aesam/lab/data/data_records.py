@@ -12,8 +12,7 @@ from typing import Literal, TypedDict
 
 from aesam.lab.config import Data, Model, Run, Training
 from aesam.lab.data.sets import AnySplit, DataSet, whole_numbers
-from aesam.lab.errors import UsageError
-from aesam.lab.files import DiskError
+from aesam.lab.errors import DiskError, UsageError
 from aesam.lab.regular_files import cannot_read
 from aesam.registry import Registry
 
