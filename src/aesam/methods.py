@@ -135,6 +135,16 @@ BUDGET = Setting(
     implied=True,
     instead_of=("lambda1", "lambda2", "delta", "initial_variance", "total_steps"),
 )
+#: Of methods that take a second gradient on a part of their steps; elsewhere the factor is 1.
+COMPENSATE = Setting(
+    "compensate",
+    None,
+    "largest factor on ρ, which is one over the share of steps with a second gradient so far",
+    phrase="compensated ≤ {}",
+    allowed="≥ 1",
+    implied=True,
+    least=1.0,
+)
 
 HALF = (LAMBDA1, LAMBDA2)  # a second gradient on about half of the steps
 FIFTH = (LAMBDA1.but(0.0), LAMBDA2.but(2.0))  # on about a fifth
@@ -296,7 +306,9 @@ class ESAM(SharpnessAware):
         super().__init__(base, model, policy=Always(), ascent=ascent, samples=samples, **common)
 
 
-@register_method("ss-sam", label="SS-SAM", settings=(RHO, P, NORMALIZE), paper="Zhao et al. 2022")
+@register_method(
+    "ss-sam", label="SS-SAM", settings=(RHO, P, NORMALIZE, COMPENSATE), paper="Zhao et al. 2022"
+)
 class SSSAM(SharpnessAware):
     """SS-SAM (Zhao et al. 2022): SAM with probability ``p`` on each step, else the plain step.
 
@@ -334,7 +346,10 @@ class SSSAM(SharpnessAware):
 
 
 @register_method(
-    "looksam", label="LookSAM", settings=(RHO, ALPHA, K, NORMALIZE), paper="Liu et al. 2022"
+    "looksam",
+    label="LookSAM",
+    settings=(RHO, ALPHA, K, NORMALIZE, COMPENSATE),
+    paper="Liu et al. 2022",
 )
 class LookSAM(SharpnessAware):
     """LookSAM (Liu et al. 2022): SAM on every ``k``-th step, its direction reused in between.
@@ -377,7 +392,7 @@ class LookSAM(SharpnessAware):
 @register_method(
     "ae-sam",
     label="AE-SAM",
-    settings=(RHO, *HALF, DELTA, BUDGET, NORMALIZE, INITIAL_VARIANCE),
+    settings=(RHO, *HALF, DELTA, BUDGET, NORMALIZE, INITIAL_VARIANCE, COMPENSATE),
     paper="Jiang et al. 2023",
 )
 class AESAM(SharpnessAware):
@@ -440,7 +455,7 @@ class AESAM(SharpnessAware):
 @register_method(
     "ae-looksam",
     label="AE-LookSAM",
-    settings=(RHO, ALPHA, *FIFTH, DELTA, BUDGET, NORMALIZE, INITIAL_VARIANCE),
+    settings=(RHO, ALPHA, *FIFTH, DELTA, BUDGET, NORMALIZE, INITIAL_VARIANCE, COMPENSATE),
     paper="Jiang et al. 2023",
 )
 class AELookSAM(SharpnessAware):
@@ -555,20 +570,22 @@ def _between(alpha: float | None) -> Between:
 _COIN = {"budget": "a coin of a budget's rate is ss-sam with p=budget"}
 
 register_method(
-    "matched-sam", label="matched coin", settings=(RHO, *HALF, NORMALIZE), instead=_COIN
+    "matched-sam", label="matched coin", settings=(RHO, *HALF, NORMALIZE, COMPENSATE), instead=_COIN
 )(matched)
-register_method("inverted-sam", label="inverted", settings=(RHO, *HALF, DELTA, BUDGET, NORMALIZE))(
-    inverted
-)
+register_method(
+    "inverted-sam", label="inverted", settings=(RHO, *HALF, DELTA, BUDGET, NORMALIZE, COMPENSATE)
+)(inverted)
 register_method(
     "matched-looksam",
     label="matched coin, reuse",
-    settings=(RHO, ALPHA, *FIFTH, NORMALIZE),
+    settings=(RHO, ALPHA, *FIFTH, NORMALIZE, COMPENSATE),
     instead=_COIN,
 )(matched)
 register_method(
     "inverted-looksam",
     label="inverted, reuse",
-    settings=(RHO, ALPHA, *FIFTH, DELTA, BUDGET, NORMALIZE),
+    settings=(RHO, ALPHA, *FIFTH, DELTA, BUDGET, NORMALIZE, COMPENSATE),
 )(inverted)
-register_method("late-sam", label="SAM at the end", settings=(RHO, AFTER, NORMALIZE))(late)
+register_method("late-sam", label="SAM at the end", settings=(RHO, AFTER, NORMALIZE, COMPENSATE))(
+    late
+)

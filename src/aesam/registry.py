@@ -19,7 +19,7 @@ from aesam._core.construction import Parts
 from aesam.optimizer import SharpnessAware
 from aesam.searching.ranges import Range
 
-#: Keywords of :class:`SharpnessAware` that a method hands on and that are no settings of it.
+#: Keywords of :class:`SharpnessAware` that every method hands on.
 COMMON = tuple(
     parameter.name
     for parameter in inspect.signature(SharpnessAware).parameters.values()
@@ -27,8 +27,11 @@ COMMON = tuple(
     and parameter.name not in {"rho", "normalize", *(f.name for f in fields(Parts))}
 )
 
+#: Those of them that change what is computed; a record has those that do so in its method.
+_COMMON_SETTINGS = ("compensate",)
+
 #: Keywords of methods that say nothing of what is computed, or that a training knows by itself.
-_NO_SETTINGS = ("total_steps", "seed", "base", "model", *COMMON)
+_NO_SETTINGS = {"total_steps", "seed", "base", "model", *COMMON} - {*_COMMON_SETTINGS}
 
 Record = TypeVar("Record")
 MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])
@@ -44,6 +47,8 @@ class Setting:
             unless it is given.
         help: what it does, in half a line.
         symbol: the paper's letter for it.
+        phrase: how a label says it, with ``{}`` for the value; empty (the default) for
+            ``symbol = value``.
         allowed: its range in words.
         least: its natural lower bound, -∞ by default; a search does not look for more below it.
         most: its natural upper bound, ∞ by default.
@@ -69,6 +74,7 @@ class Setting:
     least: float = -math.inf
     most: float = math.inf
     is_open: bool = False
+    phrase: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in _NO_SETTINGS:
@@ -143,7 +149,7 @@ class MethodRecord:
             given: settings of the method by name; None stands for one that is not given.
 
         >>> sorted(method_record("ae-sam").defaults_beside({"budget": 0.2}))
-        ['budget', 'normalize', 'rho']
+        ['budget', 'compensate', 'normalize', 'rho']
         """
         back = self.standing_back(given)
         return {name: value for name, value in self.defaults.items() if name not in back}

@@ -1,12 +1,17 @@
 """What the lab knows of a method beside the library's record, and does without it."""
 
+from functools import partial
+
 import pytest
+import torch
+from torch import nn
 
 import aesam
 from aesam.lab import lab_methods
 from aesam.lab.config import Method
 from aesam.lab.errors import UsageError
 from aesam.lab.lab_methods import LabMethod, fill, lab_method, label_of, order_of, tuned
+from aesam.parts.policies import Always, Never
 from aesam.registry import forget_method
 
 
@@ -61,6 +66,23 @@ def test_defaults_stand_back_for_a_budget_and_given_settings_are_refused():
         lab_methods.check_settings(fill(Method("ae-looksam", budget=0.2, lambda1=0.0)))
     with pytest.raises(UsageError, match="no setting budget: a coin .* ss-sam with p=budget; it"):
         fill(Method("matched-sam", budget=0.2))
+
+
+@pytest.mark.parametrize("name", aesam.list_methods())
+def test_a_radius_is_compensated_where_a_part_of_the_steps_takes_a_second_gradient(name):
+    model = nn.LayerNorm(1)
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    make = partial(lab_methods.make, base=base, model=model, total_steps=1, seed=0)
+    plain = make(fill(Method(name)))
+    if isinstance(plain.policy, Always | Never):
+        with pytest.raises(UsageError, match="has no setting compensate: it has"):
+            fill(Method(name, compensate=4))
+        assert fill(Method(name, compensate=4), strict=False) == fill(Method(name))
+    else:
+        compensated = fill(Method(name, compensate=4))
+        assert repr(compensated.get("compensate")) == "4.0"
+        assert compensated.but(compensate=None) == fill(Method(name))
+        assert (plain.compensate, make(compensated).compensate) == (None, 4.0)
 
 
 def test_numbers_take_the_kind_of_their_setting():

@@ -177,6 +177,11 @@ def symbol_of(setting: str) -> str:
     return next((s.symbol for s in all_settings() if s.name == setting), "")
 
 
+def phrase_of(setting: str) -> str:
+    """How a label says a setting of any method; empty where it is symbol = value."""
+    return next((s.phrase for s in all_settings() if s.name == setting), "")
+
+
 def order_of(name: str) -> tuple[int, str]:
     """A sort key: methods in the order of their records here, then others by name."""
     known = list_lab_methods()

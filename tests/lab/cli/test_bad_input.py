@@ -21,6 +21,11 @@ BAD = {
     "lambdas crossed": (("train", "--lambda1", 2, "--lambda2", 1), "lambda1 <= lambda2"),
     "batch larger than the data": (("train", "--batch-size", 5000), "5000"),
     "a setting of another method": (("train", "--method", "sam", "--k", 2), "sam has no setting k"),
+    "a radius that nothing compensates": (
+        ("train", "--method", "sam", "--compensate", 3),
+        "sam has no setting compensate",
+    ),
+    "a factor below 1": (("train", "--compensate", 0.5), "compensate must be a finite number >= 1"),
     "no epochs": (("train", "--epochs", 0), "epochs must be at least 1"),
     "odd accumulation": (("train", "--accumulate", 3), "micro-batches"),
     "unknown precision": (("train", "--precision", "fp8"), "'bf16', 'fp16', 'float64'"),

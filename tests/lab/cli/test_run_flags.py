@@ -62,6 +62,16 @@ def test_a_budget_by_flag_takes_the_place_of_thresholds(command, of_before, monk
     assert config_hash(without) == of_before
 
 
+@pytest.mark.parametrize("command", ["train", "compare", "tune"])
+def test_a_radius_is_compensated_by_flag(command, monkeypatch):
+    flags = parsed(monkeypatch, command, "--compensate", "3")
+    own = {
+        name: flags.run(name, 0, 0.0, strict=False).method.settings for name in ("sam", "ss-sam")
+    }
+    assert own["ss-sam"]["compensate"] == 3.0
+    assert own["sam"].keys() == {"rho", "normalize"}
+
+
 def told_by_help(capsys, *words):
     code, told = aesam(*words, "--help", capsys=capsys)
     assert code == 0

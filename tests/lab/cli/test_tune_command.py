@@ -216,6 +216,11 @@ REFUSED = {
     "a limit of a grid": (("--plain-grid", "--limit", 3), "a plain grid is never widened"),
     "a radius below 0": (("--rhos", -1), "sam: rho must be at least 0, got -1.0"),
     "a radius that is none": (("--rhos", "nan"), "sam: rho must be a finite number, got nan"),
+    "a factor below 1": (
+        ("--methods", "ss-sam", "--compensate", 0.5),
+        "ss-sam: compensate must be a finite number >= 1, the largest factor on rho",
+    ),
+    "a setting of none": (("--compensate", 2), "none of these methods has a setting compensate"),
     "nothing to search": (("--methods", "erm"), "erm has nothing to search: take of sam"),
 }
 

@@ -125,6 +125,16 @@ def test_two_settings_of_a_method_are_two_rows_named_by_what_differs(tmp_path):
     ]
 
 
+def test_a_compensated_radius_is_said_in_the_row_s_name(tmp_path):
+    for settings in ({"p": 0.5}, {"p": 0.5, "compensate": 4.0}):
+        write_short_run(tmp_path, "ss-sam", settings=settings)
+    (comparison,) = compared(tmp_path)
+    assert [row.label for row in comparison.rows] == [
+        "SS-SAM (compensate unset)",
+        "SS-SAM (compensated ≤ 4)",
+    ]
+
+
 def test_of_several_baseline_settings_the_one_with_similar_percent_sam_is_taken(tmp_path):
     for seed in range(2):
         for k, share, accuracy in ((2, 50.0, 50.0), (5, 20.0, 75.0)):

@@ -67,10 +67,7 @@ class Compare(RunFlags):
     def plan(self) -> list[Job]:
         if not (self.methods and self.seeds and self.noise):
             raise UsageError("methods, seeds and noise must each name at least one")
-        known = {name for method in self.methods for name in lab_methods.record_of(method).defaults}
-        foreign = [name for name in self.given_settings() if name not in known]
-        if foreign:
-            raise UsageError(f"none of these methods has a setting {' or '.join(foreign)}")
+        self.refuse_settings_of_none(self.methods)
         return [
             Job(run, folder_of(run, self.out))
             for noise in dict.fromkeys(self.noise)

@@ -46,6 +46,13 @@ class RunFlags:
         values = _values(self.settings) if self.settings is not None else {}
         return {name: value for name, value in values.items() if value is not None}
 
+    def refuse_settings_of_none(self, methods: Iterable[str]) -> None:
+        """Where several methods share the flags, each takes what it has: one of them must."""
+        known = {name for method in methods for name in lab_methods.record_of(method).defaults}
+        foreign = [name for name in self.given_settings() if name not in known]
+        if foreign:
+            raise UsageError(f"none of these methods has a setting {' or '.join(foreign)}")
+
     def run(
         self, method: str, seed: int, noise: float, *, strict: bool = True, **tuned: float
     ) -> Run:

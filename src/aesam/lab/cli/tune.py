@@ -86,6 +86,7 @@ class Tune(RunFlags):
         foreign = [name for name, values in grids.items() if values and name not in searched]
         if foreign:
             raise UsageError(f"none of these methods is searched for {' or '.join(foreign)}")
+        self.refuse_settings_of_none(self.methods)
         for name in self.given_settings():
             if plural(name) in grids:
                 raise UsageError(f"tune searches {name}: give --{plural(name)}")

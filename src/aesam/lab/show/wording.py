@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from aesam.lab.lab_methods import symbol_of
+from aesam.lab.lab_methods import phrase_of, symbol_of
 from aesam.lab.show.stats import PairedTest, Spread
 
 NOTHING = "–"
@@ -42,13 +42,18 @@ def p_statement(test: PairedTest) -> str:
 
 
 def setting(name: str, value: object) -> str:
-    """One setting by its symbol.
+    """One setting by its symbol, or in the words of its record.
 
     >>> setting("lambda1", -1.0), setting("normalize", True), setting("k", None)
     ('λ1 = −1', 'normalize = yes', 'k unset')
+    >>> setting("compensate", 4.0)
+    'compensated ≤ 4'
     """
     shown = symbol_of(name) or printable(name).replace("_", " ")
-    return f"{shown} unset" if value is None else f"{shown} = {_value(value)}"
+    if value is None:
+        return f"{shown} unset"
+    phrase = phrase_of(name)
+    return phrase.replace("{}", _value(value)) if phrase else f"{shown} = {_value(value)}"
 
 
 def settings(values: Mapping[str, Any]) -> str:
