@@ -124,6 +124,7 @@ CASES = [
     ("ddp", "msam"),
     ("fsdp2", "msam"),
     ("fsdp2", "stale-sam"),
+    ("fsdp2", "stale, elementwise"),
     ("ddp", "sub-sam"),
     ("ddp, bucket views", "functional-sam"),
     ("fsdp2", "functional-sam"),

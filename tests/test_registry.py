@@ -33,6 +33,8 @@ def test_every_method_is_made_by_its_name_with_its_defaults(name):
     assert opt.param_groups[0]["lr"] == 1e-3
     settings = {k: v for part in opt.parts.by_name.values() for k, v in part.settings().items()}
     settings |= {"rho": opt.param_groups[0]["rho"], "normalize": opt.normalize}
+    made_of = opt.parts.method
+    settings |= {"elementwise": "WithWeights" in made_of, "norm_layers": "NormLayers" in made_of}
     assert {k: settings.get(k) for k in record.defaults} == record.defaults
 
 

@@ -5,12 +5,15 @@ import math
 
 import pytest
 import torch
-from support.problems import Problem, mlp, same, stochastic_net, weights
+from support.problems import Problem, normed_mlp, same, stochastic_net, weights
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import aesam
+from aesam.parts.ascents import RandomSubset
+from aesam.parts.averaged_ascents import AlongAverage
 from aesam.parts.policies import Always, Never
+from aesam.parts.scaled_ascents import WithWeights
 from aesam.parts.single_pass import AlongMomentum
 
 STEPS = 6
@@ -31,26 +34,54 @@ METHODS = {
         base, model, rho=0.1, normalize=False, **o
     ),
     "stale": lambda base, model=None, **o: aesam.StaleSAM(base, model, rho=0.3, **o),
+    "msam, elementwise": lambda base, model=None, **o: aesam.MSAM(
+        base, model, rho=0.3, elementwise=True, **o
+    ),
+    "msam, norm layers": lambda base, model=None, **o: aesam.MSAM(
+        base, model, rho=0.3, norm_layers=True, **o
+    ),
+    "stale, elementwise": lambda base, model=None, **o: aesam.StaleSAM(
+        base, model, rho=0.3, elementwise=True, **o
+    ),
+    "stale, norm layers": lambda base, model=None, **o: aesam.StaleSAM(
+        base, model, rho=0.3, norm_layers=True, **o
+    ),
 }
+
+
+def shaped(method, params, vectors):
+    """What is gone along, and what it is divided by: the rules of MSAM, ASAM and SAM-ON."""
+    if "elementwise" in method:
+        scales = [p.detach().abs() + 0.01 if p.dim() > 1 else torch.ones(()) for p in params]
+    elif "norm" in method and "normalised" not in method:
+        scales = [torch.ones(()) if i in NORM_LAYER else torch.zeros(()) for i in range(6)]
+    else:
+        scales = [torch.ones(())] * len(params)
+    scaled = [t * v for t, v in zip(scales, vectors, strict=True)]
+    length = math.sqrt(sum(float((v * v).sum()) for v in scaled))
+    return [t * v for t, v in zip(scales, scaled, strict=True)], length
+
+
+NORM_LAYER = (2, 3)  # of the parameters of `normed_mlp`
 
 
 def literal(method, kind, steps=STEPS):
     """The rule of the paper, written out: weights after so many steps of a plain optimizer."""
-    model = mlp()
+    model = normed_mlp()
     base, problem, last = two_groups(model, kind), Problem(model), None
     rho = {id(p): g.get("rho", 0.1 if "not" in method else 0.3) for g in base.param_groups
            for p in g["params"]}  # fmt: skip
     for t in range(steps):
         params = list(model.parameters())
         home = weights(model)
-        if method == "stale":
+        if "stale" in method:
             vectors = last
         else:
             key = "momentum_buffer" if kind == "sgd" else "exp_avg"
             vectors = [base.state[p][key].clone() for p in params] if base.state else None
         if vectors is not None:
-            length = math.sqrt(sum(float((v * v).sum()) for v in vectors))
-            sign = 1.0 if method in ("stale", "msam uphill") else -1.0
+            vectors, length = shaped(method, params, vectors)
+            sign = 1.0 if "stale" in method or "uphill" in method else -1.0
             for p, v in zip(params, vectors, strict=True):
                 divisor = 1.0 if "not" in method else length
                 p.data = p.data + sign * rho[id(p)] * v / divisor
@@ -80,7 +111,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("method", METHODS)
 def test_the_rule_is_the_literal_one_in_every_form(method, form, kind):
-    model = mlp()
+    model = normed_mlp()
     opt = METHODS[method](two_groups(model, kind), model)
     problem = Problem(model)
     for t in range(STEPS):
@@ -93,7 +124,7 @@ def test_the_rule_is_the_literal_one_in_every_form(method, form, kind):
 
 
 def plain(kind):
-    model = mlp()
+    model = normed_mlp()
     base, problem = two_groups(model, kind), Problem(model)
     for t in range(STEPS):
         base.zero_grad()
@@ -102,7 +133,7 @@ def plain(kind):
     return weights(model)
 
 
-def begun(method="msam", net=mlp, **options):
+def begun(method="msam", net=normed_mlp, **options):
     """A training in a bare loop that has a momentum by now."""
     model = net()
     opt = METHODS[method](two_groups(model, "sgd"), model, **options)
@@ -156,7 +187,7 @@ def test_all_else_sees_w_and_the_backward_of_other_weights_is_refused(between):
 
 
 def after(steps, method="msam"):
-    model = mlp()
+    model = normed_mlp()
     opt = METHODS[method](two_groups(model, "sgd"), model)
     problem = Problem(model)
     for t in range(steps):
@@ -175,7 +206,7 @@ def test_a_second_backward_of_one_forward_is_refused():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_micro_batches_are_all_taken_at_the_same_place(method):
-    models = [mlp(), mlp()]
+    models = [normed_mlp(), normed_mlp()]
     for model, split in zip(models, (False, True), strict=True):
         opt, problem = METHODS[method](two_groups(model, "sgd"), model), Problem(model)
         for t in range(STEPS):
@@ -204,7 +235,7 @@ def test_two_forwards_of_one_backward_are_taken_at_the_same_place():
 
 
 def test_clipping_between_backward_and_step_is_the_base_s_affair():
-    model, reference = mlp(), mlp()
+    model, reference = normed_mlp(), normed_mlp()
     opt, whole = (METHODS["msam"](two_groups(m, "sgd"), m) for m in (model, reference))
     for t in range(STEPS):
         problem = Problem(model)
@@ -226,7 +257,7 @@ def test_clipping_between_backward_and_step_is_the_base_s_affair():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loss_scaler_s_overflow_is_skipped_and_training_goes_on(method):
-    model, reference = mlp(), mlp()
+    model, reference = normed_mlp(), normed_mlp()
     opt, plain_opt = (METHODS[method](two_groups(m, "sgd"), m) for m in (model, reference))
     problem, other = Problem(model), Problem(reference)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -247,7 +278,7 @@ def test_a_loss_scaler_s_overflow_is_skipped_and_training_goes_on(method):
 def test_a_checkpoint_goes_on_to_the_bit(method):
     model, opt, problem = begun(method)
     saved = copy.deepcopy((model.state_dict(), opt.state_dict()))
-    again = mlp(1)
+    again = normed_mlp(1)
     again.load_state_dict(saved[0])
     resumed = METHODS[method](two_groups(again, "sgd"), again)
     resumed.load_state_dict(saved[1])
@@ -263,7 +294,7 @@ def test_after_an_error_the_weights_are_home_and_training_goes_on(failing):
     home = weights(model)
     if failing in ("forward", "interrupt"):
         error = ValueError if failing == "forward" else KeyboardInterrupt
-        handle = model[1].register_forward_hook(raising(error))
+        handle = model[2].register_forward_hook(raising(error))
         with pytest.raises(error):
             problem.losses(3)
         assert failing == "interrupt" or same(weights(model), home)
@@ -291,7 +322,7 @@ def raising(error):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpoints_see_the_same_weights(reentrant):
-    model, reference = mlp(), mlp()
+    model, reference = normed_mlp(), normed_mlp()
 
     class Checkpointed(nn.Module):
         def __init__(self):
@@ -337,7 +368,7 @@ def test_a_gradient_that_was_not_moved_for_is_refused():
 
 
 def test_without_the_model_a_bare_step_says_what_to_do():
-    model = mlp()
+    model = normed_mlp()
     opt = METHODS["msam"](two_groups(model, "sgd"))
     problem = Problem(model)
     problem.losses(0).mean().backward()
@@ -348,7 +379,7 @@ def test_without_the_model_a_bare_step_says_what_to_do():
 
 
 def test_what_cannot_work_is_refused():
-    model = mlp()
+    model = normed_mlp()
     without = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match=r"no momentum to go along: give it one, momentum=0\.9"):
         aesam.MSAM(without, model)
@@ -361,7 +392,7 @@ def test_what_cannot_work_is_refused():
 
 
 def test_a_momentum_by_another_name_is_found():
-    model, reference = mlp(), mlp()
+    model, reference = normed_mlp(), normed_mlp()
     base = torch.optim.Adam(model.parameters(), lr=0.01)
     named = aesam.SharpnessAware(
         base, model, policy=Never(), ascent=AlongMomentum(key="exp_avg"), rho=0.3
@@ -383,3 +414,44 @@ def test_neither_the_model_nor_a_copy_of_it_holds_the_optimizer():
     home = weights(model)
     model(problem.x[0])
     assert same(weights(model), home)
+
+
+@pytest.mark.parametrize("form", ["elementwise", "norm_layers"])
+def test_only_what_the_form_says_moves_and_the_momentum_is_left_alone(form):
+    model = normed_mlp()
+    opt = aesam.MSAM(two_groups(model, "sgd"), model, **{form: True})
+    problem = Problem(model)
+    bare(problem, opt, 0)
+    home = weights(model)
+    momenta = [opt.state[p]["momentum_buffer"].clone() for p in model.parameters()]
+    problem.losses(1)
+    moved = [not torch.equal(a, w) for a, w in zip(weights(model), home, strict=True)]
+    assert moved == [form == "elementwise" or i in NORM_LAYER for i in range(6)]
+    assert same([opt.state[p]["momentum_buffer"] for p in model.parameters()], momenta)
+
+
+def test_forms_that_cannot_be_are_refused():
+    model = normed_mlp()
+    base = two_groups(model, "sgd")
+    with pytest.raises(ValueError, match="elementwise=True and norm_layers=True cannot be given"):
+        aesam.MSAM(base, model, elementwise=True, norm_layers=True)
+    with pytest.raises(TypeError, match="elementwise must be True or False"):
+        aesam.StaleSAM(base, model, elementwise="yes")
+    with pytest.raises(ValueError, match="NormLayers chooses parameters by where they stand"):
+        aesam.MSAM(base, norm_layers=True)
+    with pytest.raises(ValueError, match="no trained parameter in a normalisation layer"):
+        aesam.MSAM(torch.optim.AdamW(model[0].parameters()), model[0], norm_layers=True)
+    for unlike in (AlongAverage(), RandomSubset(), AlongMomentum()):
+        with pytest.raises(ValueError, match="like must be an ascent along the gradient of one"):
+            AlongMomentum(like=unlike)
+    with pytest.raises(TypeError, match="like must be an ascent, WithWeights"):
+        AlongMomentum(like="asam")
+
+
+def test_a_checkpoint_of_another_form_is_refused():
+    model, opt, _ = begun("msam, elementwise")
+    other = METHODS["msam"](two_groups(model, "sgd"), model)
+    with pytest.raises(ValueError, match=r"AlongMomentum\(WithWeights\)"):
+        other.load_state_dict(opt.state_dict())
+    settings = AlongMomentum(like=WithWeights(eta=0.5)).settings()
+    assert settings == {"uphill": False, "key": "", "like.eta": 0.5, "like.adapt_all": False}

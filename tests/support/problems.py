@@ -46,7 +46,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "functional-sam": aesam.FunctionalSAM,
 }
 
-#: Methods of no paper whose policy keeps what the paper's do not.
+#: Methods of no paper whose policy or ascent keeps what the paper's do not.
 ASSEMBLED: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "budget": lambda base, model=None, **o: aesam.AELookSAM(
         base, model, **({"budget": 0.5, "compensate": 3.0} | o)
@@ -56,6 +56,9 @@ ASSEMBLED: dict[str, Callable[..., aesam.SharpnessAware]] = {
         model,
         policy=Warmup(Bernoulli(0.7, seed=1) | ~Adaptive(total_steps=TOTAL_STEPS), steps=1),
         **({"compensate": 3.0} | o),
+    ),
+    "stale, elementwise": lambda base, model=None, **o: aesam.StaleSAM(
+        base, model, **({"elementwise": True} | o)
     ),
 }
 

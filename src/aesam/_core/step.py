@@ -22,7 +22,8 @@ from aesam._core.health import Sighting, Sightings
 from aesam._core.ledger import Committed, Decided, Ledger, Pending, SecondPass, StepRecord
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Gradient, Memory, places_of
+from aesam.parts.ascents import Ascent
+from aesam.parts.part import Direction, Draws, Gradient, Memory, Part, places_of
 from aesam.parts.policies import Decision, Observation, answer_of
 
 # Decide ------------------------------------------------------------------------------------
@@ -180,13 +181,31 @@ def displacement_before_pass(
         ledger.drawn = _generators_at(done)
     with torch.no_grad():
         found = [
-            part.before_pass(base, done.memory(name), ledger.drawn.get(name))
+            _before_pass(part, base, model, done.memory(name), ledger.drawn.get(name))
             for name, part in parts.movers.items()
         ]
     asked = [direction for direction in found if direction is not None]
     if len(asked) > 1:
         raise RuntimeError("two parts want to move the weights before the first pass: use one")
     return Displacement(asked[0], normalize, model, ledger.workspace) if asked else None
+
+
+def _before_pass(
+    part: Part, base: torch.optim.Optimizer, model: Any, memory: Memory, drawn: Draws
+) -> Direction | None:
+    found = part.before_pass(base, memory, drawn)
+    if not isinstance(found, Gradient):
+        return found
+    if not isinstance(part, Ascent):
+        raise TypeError(f"before_pass of {part!r} must return a Direction: it is no ascent")
+    return part.direction(_placed(part, found, model), memory, drawn)
+
+
+def _placed(ascent: Ascent, along: Gradient, model: Any) -> Gradient:
+    """With the places of its parameters in the model, where the ascent looks at them."""
+    if not ascent.needs_places or model is None:
+        return along
+    return replace(along, places=places_of(along.params, model))
 
 
 def displace(block: Block, displacement: Displacement | None) -> None:
@@ -233,8 +252,7 @@ def ascend(
     if not ahead.ascends:
         return first, None
     along = ledger.local.instead_of(measured, parts.needs_norm_of_each)
-    if parts.ascent.needs_places and model is not None:
-        along = replace(along, places=places_of(along.params, model))
+    along = _placed(parts.ascent, along, model)
     done = ledger.committed
     known = (pending.after or done) if parts.ascent.looks_at_observed else done
     direction = parts.ascent.direction(

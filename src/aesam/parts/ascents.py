@@ -32,6 +32,10 @@ class Ascent(MemoryPart):
     #: Whether ``gradient.places`` is looked at: the names of the parameters, and their modules.
     needs_places = False
 
+    #: Whether :meth:`direction` may write to ``gradient.values``. Who says no saves a copy where
+    #: something that is needed afterwards, a momentum, stands in the gradient's place.
+    overwrites = True
+
     #: Whether :meth:`direction` is handed what :meth:`observe` made of this step's gradient,
     #: instead of the memory of before this step.
     looks_at_observed = False
@@ -57,6 +61,8 @@ class AlongGradient(Ascent):
     >>> AlongGradient().direction(g, Memory(), None).factors(normalize=True)
     [0.01]
     """
+
+    overwrites = False
 
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         return _along(gradient)

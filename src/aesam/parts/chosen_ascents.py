@@ -19,6 +19,7 @@ class _Chosen(Ascent):
     """Along the gradient of the parameters of some places, its norm taken over those only."""
 
     needs_places = True
+    overwrites = False
 
     @property
     def needs_norm_of_each(self) -> bool:

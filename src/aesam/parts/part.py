@@ -172,11 +172,12 @@ class Part:
 
     def before_pass(
         self, base: torch.optim.Optimizer, memory: "Memory", generator: Draws
-    ) -> Direction | None:
+    ) -> "Direction | Gradient | None":
         """Where to take the first gradient instead of at ``w``; the weights return after it.
 
         Called for every forward and backward of a step; with a policy that never fires, a bare
-        ``step()`` works: the model's own forward moves the weights.
+        ``step()`` works: the model's own forward moves the weights. An ascent may name what stands
+        in the gradient's place instead, and its ``direction`` says where that leads to.
         """
         return None
 
