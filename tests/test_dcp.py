@@ -49,6 +49,7 @@ pytestmark = [
 STATELESS = "sgd without momentum"
 OF_BASE = BASES | {STATELESS: lambda params: torch.optim.SGD(params, lr=0.1)}
 SAVED = METHODS | VARIANTS | ASSEMBLED
+WITH_STATE = ["ae-sam", "ae-looksam", "ss-sam", "esam", "f-sam", "anti-pgd"]
 OPTIONS = {
     "sharded": {},
     "full": {"full_state_dict": True},
@@ -79,7 +80,7 @@ def through_files(saved, fresh, folder):
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("base", ["sgd", "adamw"])
-@pytest.mark.parametrize("method", ["ae-sam", "ae-looksam", "ss-sam", "esam", "f-sam", *ASSEMBLED])
+@pytest.mark.parametrize("method", [*WITH_STATE, *ASSEMBLED])
 def test_going_on_from_it_is_not_stopping_to_the_bit(method, base, options, tmp_path, matrix):
     chosen = StateDictOptions(**OPTIONS[options])
     for stopped in (1, 9):  # AE-LookSAM has formed nothing to use again after one step

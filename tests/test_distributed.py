@@ -128,6 +128,8 @@ CASES = [
     ("ddp", "sub-sam"),
     ("ddp, bucket views", "functional-sam"),
     ("fsdp2", "functional-sam"),
+    ("ddp", "anti-pgd"),
+    ("fsdp2", "anti-pgd"),
 ]
 
 

@@ -8,6 +8,7 @@ from aesam.from_params import FromParams
 from aesam.functional import FunctionalSAM
 from aesam.inspection import metrics, unwrap
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
+from aesam.noisy import AntiPGD
 from aesam.optimizer import NonFiniteGradient, SharpnessAware
 from aesam.parts import (
     Ascent,
@@ -53,6 +54,7 @@ __all__ = [
     "SSSAM",
     "WSAM",
     "AELookSAM",
+    "AntiPGD",
     "Ascent",
     "Between",
     "Combine",

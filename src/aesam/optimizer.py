@@ -234,7 +234,7 @@ class SharpnessAware(AroundBase):
         ledger.forget_first_pass()
         if self.parts.move_before_pass:
             self._check_moved(random)
-            edited = edited or self.parts.take_one_gradient  # clipped: no second is at odds with it
+        edited = edited or self.parts.take_one_gradient  # clipped: no second is at odds with it
         with torch.no_grad():
             each = self.parts.needs_norm_of_each
             seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
@@ -437,7 +437,9 @@ class SharpnessAware(AroundBase):
 
     def _finish(self, scaler: torch.amp.GradScaler | None) -> None:
         """The end of a step; with ``replay`` all of it but the first pass."""
-        steps_bare = self.replay or self._ledger.moved_forwards is not None
+        moves = self.parts.move_before_pass
+        steps_bare = self.parts.take_one_gradient and not moves
+        steps_bare |= self.replay or self._ledger.moved_forwards is not None
         if self._ledger.pending is not None or not steps_bare:
             self._take(scaler)
         elif scaler is not None:
@@ -573,6 +575,9 @@ class SharpnessAware(AroundBase):
             torch.nn.utils.clip_grad_norm_(self._parameters(), self.max_norm)
         for hook in self._optimizer_step_pre_hooks.values():
             hook(self, (self,), {})
+        if self.parts.before_base_step:
+            with torch.no_grad():
+                step.before_base_step(self.parts, self._ledger, pending, self.base)
         if pending.generators and pending.after is not None:
             drawn = step.end_of(pending.generators)
             pending.after = replace(pending.after, generators=drawn)
@@ -607,8 +612,7 @@ class SharpnessAware(AroundBase):
         """Let the parts act that have not yet: an interrupt may have cut this short."""
         left = list(self.parts.after_base_step.items())[len(pending.acted) :]
         for name, part in left:
-            carried = pending.carried if name == "combine" else None
-            pending.acted.append(part.after_base_step(self.base, carried))
+            pending.acted.append(part.after_base_step(self.base, pending.carried.get(name)))
 
 
 def _or(given: Any, default: Any) -> Any:

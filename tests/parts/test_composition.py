@@ -20,6 +20,7 @@ from aesam.parts.budget import Budget
 from aesam.parts.chosen_ascents import Named, NormLayers
 from aesam.parts.combine import Combine, Mix, Replace, SurrogateGap, WeightedSharpness
 from aesam.parts.composed import Warmup
+from aesam.parts.noise import AnticorrelatedNoise
 from aesam.parts.part import Direction, Gradient, Memory, radius
 from aesam.parts.policies import (
     Adaptive,
@@ -136,6 +137,7 @@ VARIANTS = [
     ),
     {"combine": SurrogateGap()},
     {"combine": WeightedSharpness(0.5)},
+    {"combine": AnticorrelatedNoise()},
     {"samples": KeptOutputGradients()},
 ]  # fmt: skip
 ALL = list(itertools.product(POLICIES, ASCENTS, SAMPLES, BETWEEN, COMBINE))

@@ -44,6 +44,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "sub-sam": lambda base, model=None, **o: aesam.SubSAM(base, model, **({"share": 0.5} | o)),
     "k-sam": aesam.KSAM,
     "functional-sam": aesam.FunctionalSAM,
+    "anti-pgd": aesam.AntiPGD,
 }
 
 #: Methods of no paper whose policy or ascent keeps what the paper's do not.

@@ -51,7 +51,8 @@ class AroundBase(torch.optim.Optimizer):
             self._recording = Recording(
                 self.model, self._backwards, self.replay, self.parts.keep_output_gradients
             )
-        if self.model is not None and self.parts.take_one_gradient:
+        moves = self.parts.move_before_pass and self.parts.take_one_gradient
+        if self.model is not None and moves:
             ask = self._displacement_for_forward
             self._ledger.moved_forwards = MovedForwards(self.model, self._backwards, ask)
 
@@ -183,12 +184,12 @@ class AroundBase(torch.optim.Optimizer):
         Args:
             total_steps: a whole number from 1.
         """
-        ledger, policy = self._ledger, self.policy
+        ledger, parts = self._ledger, self.parts
         ledger.ready_for("set_total_steps()")
         checks.whole("total_steps", total_steps, least=1)
         told = ledger.parts.with_total_steps(total_steps)
-        before = getattr(policy, "total_steps", None)
-        if told.policy == policy:
+        before = parts.total_steps
+        if told == parts:
             ledger.total_left_out = False
             return
         if ledger.last_step is not None or ledger.pending is not None:

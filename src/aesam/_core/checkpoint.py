@@ -142,7 +142,7 @@ def _read(
     params = _parameters(groups)
     names = [name for name in parts.by_name if name in ours]
     sections = {name: _section(name, ours[name]) for name in names}
-    parts = _with_saved_total(parts, sections["policy"]["settings"])
+    parts = _with_saved_total(parts, [sections[name]["settings"] for name in sections])
     committed = Committed(
         policy=_read_policy(sections["policy"], parts.policy, fresh.policy),
         generators=_read_generators(ours["generators"], fresh.generators),
@@ -165,16 +165,22 @@ def _read(
     return Loaded(parts, committed, skipped, differences)
 
 
-def _with_saved_total(parts: Parts, saved: dict[str, Any]) -> Parts:
+def _with_saved_total(parts: Parts, saved: list[dict[str, Any]]) -> Parts:
     """Where the constructor left ``total_steps`` out, the checkpoint's holds until it is told."""
-    total = saved.get("total_steps")
-    if total is None or not parts.policy.needs_total_steps:
+    kept = [value for settings in saved for key, value in settings.items() if _is_total(key)]
+    told = [value for value in kept if value is not None]
+    if not told or not parts.needs_total_steps:
         return parts
-    return parts.with_total_steps(as_count("policy['settings']['total_steps']", total))
+    return parts.with_total_steps(as_count("the settings' total_steps", told[0]))
+
+
+def _is_total(key: str) -> bool:
+    """Whether a setting is the length of the training; some parts' keys have a prefix."""
+    return key.rsplit(".", maxsplit=1)[-1] == "total_steps"
 
 
 def _was_left_out(key: str, section: dict[str, Any]) -> bool:
-    return key == "total_steps" and section["settings"].get(key) is None
+    return _is_total(key) and section["settings"].get(key) is None
 
 
 def _section(name: str, value: object) -> dict[str, Any]:

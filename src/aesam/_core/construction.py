@@ -49,7 +49,19 @@ class Parts:
 
     def with_total_steps(self, total_steps: int | None) -> "Parts":
         """The same parts, told how long the training is."""
-        return replace(self, policy=self.policy.with_total_steps(total_steps))
+        told = {n: part.with_total_steps(total_steps) for n, part in self.by_name.items()}
+        return replace(self, **told)
+
+    @property
+    def needs_total_steps(self) -> bool:
+        """Whether one of them must know how long the training is, and was not told."""
+        return any(part.needs_total_steps for part in self.by_name.values())
+
+    @property
+    def total_steps(self) -> int | None:
+        """The length of the training that they were told, None where none of them was."""
+        told = [getattr(part, "total_steps", None) for part in self.by_name.values()]
+        return next((steps for steps in told if steps is not None), None)
 
     @cached_property
     def selects_rows(self) -> bool:
@@ -93,7 +105,7 @@ class Parts:
     @cached_property
     def keep_tensors(self) -> dict[str, MemoryPart]:
         """Those whose memory may have tensors, so that every checkpoint has a place for them."""
-        changed = self.observers | self.learners
+        changed = self.observers | self.learners | self.before_base_step
         return {n: p for n, p in self.with_memory.items() if n in changed and p.keeps_tensors}
 
     @cached_property
@@ -112,8 +124,14 @@ class Parts:
 
     @property
     def take_one_gradient(self) -> bool:
-        """Whether a step is one pass at moved weights, which a model's own forward can begin."""
-        return self.move_before_pass and self.policy.never_fires
+        """Whether a step is one pass by nature, so that a bare ``step()`` after it is all of it."""
+        acts = self.move_before_pass or bool(self.before_base_step)
+        return acts and self.policy.never_fires
+
+    @cached_property
+    def before_base_step(self) -> dict[str, MemoryPart]:
+        defining = (MemoryPart, "before_base_step")
+        return {n: p for n, p in self.with_memory.items() if _defines(p, *defining)}
 
     @cached_property
     def after_base_step(self) -> dict[str, Part]:

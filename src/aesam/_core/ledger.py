@@ -91,8 +91,9 @@ class Pending:
 
     ``after`` is what taking it commits; it is None where a gradient is not finite. ``released`` are
     the tensors of memories that it replaces, which then go back to the workspace. ``backwards`` are
-    the backward passes that made the first gradient, where they were counted. ``loss`` is that of
-    the first pass where it was told, ``sighting`` what the second one sees, ``seen`` that in plain
+    the backward passes that made the first gradient, where they were counted. ``carried`` is what
+    parts have for after the base's update, by question. ``loss`` is that of the first pass where it
+    was told, ``sighting`` what the second one sees, ``seen`` that in plain
     numbers. ``returned`` is what the base's update returned, once it has; ``afterwards`` then acts
     for the parts that have something to do after it, those in ``acted`` have.
     """
@@ -103,7 +104,7 @@ class Pending:
     ahead: SecondPass | None = None
     norm_at_ascent: Tensor | None = None
     norm_of_direction: float = 0.0
-    carried: Any = None
+    carried: dict[str, Any] = field(default_factory=dict[str, Any])
     scale: float = 1.0
     is_unscaled: bool = False
     backwards: int | None = None
@@ -143,7 +144,7 @@ class Ledger:
     def __init__(self, parts: Parts, committed: Committed) -> None:
         self.parts = parts
         # Whether nobody has said yet how long the training is; a checkpoint's word holds till then.
-        self.total_left_out = parts.policy.needs_total_steps
+        self.total_left_out = parts.needs_total_steps
         self.committed = committed
         self.skipped = 0
         self.last_step: StepRecord | None = None

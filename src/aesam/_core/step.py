@@ -303,7 +303,7 @@ def finish_second_pass(
         *([tensors.norm(second, params)] if looks else []),
         *sighting.numbers(),
     ]
-    pending.carried = parts.combine.combine(
+    pending.carried["combine"] = parts.combine.combine(
         first, params, second, done.memory("combine"), pending.generators.get("combine")
     )
     total, learned, numbers = _fetch(params, second, learned, asked)
@@ -365,6 +365,23 @@ def _refuse_other_scale(norm_at_ascent: float, first: Gradient) -> None:
 
 
 # The end of a step ---------------------------------------------------------------------------
+
+
+def before_base_step(
+    parts: Parts, ledger: Ledger, pending: Pending, base: torch.optim.Optimizer
+) -> None:
+    """Let the parts prepare what they do after the base's update, and what they then remember."""
+    after = pending.after
+    if after is None:
+        return
+    memories = dict(after.memories)
+    for name, part in parts.before_base_step.items():
+        before = after.memory(name)
+        pending.carried[name], memories[name] = part.before_base_step(
+            base, before, pending.generators.get(name), ledger.workspace
+        )
+        pending.released.append(_let_go(before, memories[name]))
+    pending.after = replace(after, memories=memories)
 
 
 def check_unscaled(pending: Pending, base: torch.optim.Optimizer) -> None:

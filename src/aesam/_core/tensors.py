@@ -114,6 +114,15 @@ def scale(targets: Sequence[Tensor], factor: float | Tensor) -> None:
         torch._foreach_mul_([plain[i] for i in rows], factor.to(plain[rows[0]].device))
 
 
+def scale_each(targets: Sequence[Tensor], factors: Sequence[float]) -> None:
+    """``targets[i] ← factors[i] · targets[i]``, one operation per distinct factor."""
+    chosen: dict[float, list[Tensor]] = {}
+    for target, factor in zip(targets, factors, strict=True):
+        chosen.setdefault(factor, []).append(target)
+    for factor, alike in chosen.items():
+        scale(alike, factor)
+
+
 class Workspace:
     """Buffers kept between steps, since a fresh one costs several times the work done in it.
 
@@ -170,6 +179,11 @@ def norms(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) 
     if _is_trusted(math.hypot(*found)):
         return found
     return to_host(_power_norms(tensors, 2, wide=True, shards_of=shards_of))
+
+
+def lengths(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of each tensor over all of its shards, left on the device of the first."""
+    return _power_norms(tensors, 2)
 
 
 def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> Tensor:

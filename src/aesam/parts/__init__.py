@@ -7,7 +7,8 @@ When to take the second gradient (:mod:`~aesam.parts.policies`), where
 (:mod:`~aesam.parts.samples`), what a step without one does (:mod:`~aesam.parts.between`) and how
 two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.budget` has the policy of
 a cost that is set, :mod:`~aesam.parts.composed` policies made of others,
-:mod:`~aesam.parts.controls` those to compare with.
+:mod:`~aesam.parts.controls` those to compare with, :mod:`~aesam.parts.noise` random noise on the
+weights.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
@@ -24,6 +25,7 @@ from aesam.parts import (
     combine,
     composed,
     controls,
+    noise,
     policies,
     radii,
     samples,
@@ -77,6 +79,7 @@ __all__ = [
     "composed",
     "controls",
     "global_norm",
+    "noise",
     "policies",
     "radii",
     "radius",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -170,6 +170,31 @@ class Part:
     def check_model(self, model: nn.Module | None, base: torch.optim.Optimizer) -> None:
         """Refuse, where the optimizer is made, a model that this part could not work with."""
 
+    @property
+    def needs_total_steps(self) -> bool:
+        """Whether it has a setting ``total_steps`` that was left out."""
+        return getattr(self, "total_steps", 0) is None
+
+    def with_total_steps(self, total_steps: int | None) -> Any:
+        """The same part for a training of this many steps; itself where it does not ask."""
+        if not hasattr(self, "total_steps"):
+            return self
+        if not is_dataclass(self):
+            raise TypeError(f"{type(self).__name__} must define with_total_steps(total_steps)")
+        return replace(self, total_steps=total_steps)
+
+    def _known_total_steps(self) -> int:
+        """``total_steps`` at a decision, which cannot be made without."""
+        if self.needs_total_steps:
+            raise RuntimeError(
+                "total_steps must be given before the first decision: the number of optimizer "
+                "steps of the whole training, for example total_steps=epochs * len(loader) when "
+                "the optimizer is made, or opt.set_total_steps(...) later. Lightning's automatic "
+                "optimization fills it in with SharpnessAwareCallback, Transformers' Trainer with "
+                "SharpnessAwareMixin (aesam.integrations). Nothing was decided."
+            )
+        return vars(self)["total_steps"]
+
     def before_pass(
         self, base: torch.optim.Optimizer, memory: "Memory", generator: Draws
     ) -> "Direction | Gradient | None":
@@ -189,7 +214,8 @@ class Part:
 
         Args:
             base: the optimizer that has just made its update.
-            carried: what a combination's ``combine`` returned, None for the other parts.
+            carried: what ``before_base_step`` of this part returned, or a combination's
+                ``combine``; None for other parts.
         """
 
     def _keep(self, **checked: bool | int | float | str | None) -> None:
@@ -206,8 +232,9 @@ class Part:
 class MemoryPart(Part):
     """Base of ascents, samples, between and combine: parts that may remember tensors.
 
-    Memory is handed to every method that acts, and changed in two places: by :meth:`observe` on
-    every step, and by :meth:`learn` on a step with a second gradient.
+    Memory is handed to every method that acts, and changed in three places: by :meth:`observe` on
+    every step, by :meth:`learn` on a step with a second gradient, and by :meth:`before_base_step`
+    on every step that is taken.
     """
 
     #: Names of the numbers in this part's :class:`Memory`, for checking a checkpoint.
@@ -237,6 +264,21 @@ class MemoryPart(Part):
         New tensors are taken from ``workspace`` and go back to it when they are replaced.
         """
         return memory
+
+    def before_base_step(
+        self,
+        base: torch.optim.Optimizer,
+        memory: Memory,
+        generator: Draws,
+        workspace: Workspace,
+    ) -> tuple[Any, Memory]:
+        """Called right before the base's update: what is carried past it, and the memory after it.
+
+        The weights are at ``w`` and ``d`` is in ``p.grad``. What is carried reaches
+        ``after_base_step``; the memory is kept if the base's update returns. New tensors are taken
+        from ``workspace`` and go back to it when they are replaced.
+        """
+        return None, memory
 
     def check_memory(self, memory: Memory) -> None:
         """Raise a ValueError for a memory, read from a checkpoint, that no step leaves."""

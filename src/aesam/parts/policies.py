@@ -17,7 +17,7 @@ leaves no trace. Writing one takes ten lines:
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -109,19 +109,6 @@ class Policy(Part):
     def check_state(self, state: State) -> None:
         """Raise a ValueError for a state, read from a checkpoint, that no step leaves."""
 
-    @property
-    def needs_total_steps(self) -> bool:
-        """Whether it has a setting ``total_steps`` that was left out."""
-        return getattr(self, "total_steps", 0) is None
-
-    def with_total_steps(self, total_steps: int | None) -> "Policy":
-        """The same policy for a training of this many steps; itself where it does not ask."""
-        if not hasattr(self, "total_steps"):
-            return self
-        if not is_dataclass(self):
-            raise TypeError(f"{type(self).__name__} must define with_total_steps(total_steps)")
-        return replace(self, total_steps=total_steps)
-
     def __and__(self, other: "Policy") -> "Policy":
         """Fires where both do."""
         return OPERATORS["&"]((self, other)) if isinstance(other, Policy) else NotImplemented  # pyright: ignore
@@ -137,18 +124,6 @@ class Policy(Part):
     def __bool__(self) -> bool:
         # `a and b` would be b alone, without a word.
         raise TypeError("a policy is neither true nor false: use & for and, | for or, ~ for not")
-
-    def _known_total_steps(self) -> int:
-        """``total_steps`` at a decision, which cannot be made without."""
-        if self.needs_total_steps:
-            raise RuntimeError(
-                "total_steps must be given before the first decision: the number of optimizer "
-                "steps of the whole training, for example total_steps=epochs * len(loader) when "
-                "the optimizer is made, or opt.set_total_steps(...) later. Lightning's automatic "
-                "optimization fills it in with SharpnessAwareCallback, Transformers' Trainer with "
-                "SharpnessAwareMixin (aesam.integrations). Nothing was decided."
-            )
-        return vars(self)["total_steps"]
 
 
 @dataclass(frozen=True)

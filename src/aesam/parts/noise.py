@@ -1,0 +1,122 @@
+"""Random noise on the weights: where a gradient is taken, or left there after an update.
+
+All draws are from a part's own generator: the same on every process, saved in checkpoints, and
+never those of the model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aesam._core import noise, tensors
+from aesam._core.tensors import Workspace
+from aesam.parts import checks
+from aesam.parts.combine import Combine
+from aesam.parts.part import Draws, Gradient, Memory, Tensors, radius
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """Noise that takes the place of the last, and which strokes of that are done."""
+
+    new: Mapping[Tensor, Tensor]
+    old: Mapping[Tensor, Tensor]
+    done: list[object] = field(default_factory=list[object])
+
+
+@dataclass(frozen=True)
+class AnticorrelatedNoise(Combine):
+    """Anti-PGD's (Orvieto et al. 2022): after the base's update ``w ← w + (ξ_{t+1} − ξ_t)``.
+
+    ``ξ_t ~ N(0, σ²)``, one number for each of the weights, with ``σ`` the ``rho`` of the group and
+    ``ξ_0 = 0``: so ``w`` is always some ``z + ξ_t``, and ``z`` descends the loss smoothed by the
+    noise. A step with a second gradient is SAM's, ``d = g_s``: it goes with every policy. Neither
+    momentum nor ``max_norm`` see the noise. Set ``rho`` to 0, or ``stop``, for the last part of
+    training, so that what is evaluated in the end is ``z``.
+
+    Args:
+        stop: share of training after which there is no noise any more, above 0 and at most 1; 1,
+            the default, for noise to the end.
+        total_steps: optimizer steps of the whole training, a whole number from 1, which ``stop``
+            below 1 needs; None by default.
+        seed: of the draws, a whole number from 0, the default; checkpoints keep where they are.
+
+    >>> w = torch.nn.Parameter(torch.zeros(1000))
+    >>> base = torch.optim.SGD([{"params": [w], "rho": 0.5}], lr=0.1)
+    >>> noisy, draw = AnticorrelatedNoise(), torch.Generator().manual_seed(0)
+    >>> exchange, memory = noisy.before_base_step(base, Memory(), draw, Workspace())
+    >>> with torch.no_grad():
+    ...     noisy.after_base_step(base, exchange)
+    >>> round(w.std().item(), 1), torch.equal(w, memory.tensors[w])
+    (0.5, True)
+    """
+
+    stop: float = 1.0
+    total_steps: int | None = None
+    seed: int = 0
+    remembers = ("steps",)
+
+    def __post_init__(self) -> None:
+        self._keep(
+            stop=checks.share("stop", self.stop),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
+            seed=checks.seed("seed", self.seed),
+        )
+
+    @property
+    def needs_total_steps(self) -> bool:
+        return self.stop < 1.0 and self.total_steps is None
+
+    def with_total_steps(self, total_steps: int | None) -> Any:
+        return super().with_total_steps(total_steps) if self.stop < 1.0 else self
+
+    def check_memory(self, memory: Memory) -> None:
+        checks.at_least_zero("steps", memory.number("steps"))
+
+    def combine(
+        self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
+    ) -> None:
+        return None
+
+    def before_base_step(
+        self,
+        base: torch.optim.Optimizer,
+        memory: Memory,
+        generator: Draws,
+        workspace: Workspace,
+    ) -> tuple[_Exchange, Memory]:
+        steps = memory.number("steps")
+        after = {"steps": steps + 1.0}
+        if self.stop < 1.0 and steps >= self.stop * self._known_total_steps():
+            return _Exchange({}, memory.tensors), Memory(after)
+        deviations = _trained(base)
+        owners = list(deviations)
+        drawn = workspace.take(owners, owners)
+        noise.fill_with_normals(drawn, owners, generator)
+        tensors.scale_each(drawn, list(deviations.values()))
+        new = dict(zip(owners, drawn, strict=True))
+        return _Exchange(new, memory.tensors), Memory(after, new)
+
+    def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
+        if not isinstance(carried, _Exchange):
+            return
+        strokes = ((carried.new, 1.0), (carried.old, -1.0))
+        for noises, factor in strokes[len(carried.done) :]:
+            moved, vectors = list(noises), list(noises.values())
+            # In one expression: Python lets no interrupt in between its call and its note.
+            carried.done.append(tensors.add(moved, vectors, factor))
+
+
+def _trained(base: torch.optim.Optimizer) -> dict[Tensor, float]:
+    """The parameters that are trained, each once, with the ``rho`` of its group."""
+    rho = base.defaults.get("rho", 0.0)
+    found: dict[Tensor, float] = {}
+    for group in base.param_groups:
+        size = abs(radius(group, rho))
+        for p in group["params"]:
+            if p.requires_grad:
+                found.setdefault(p, size)
+    return found
