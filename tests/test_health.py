@@ -80,6 +80,37 @@ def test_what_is_seen_is_what_happened(form, combine):
     assert f"the loss rises by {100 * means[0]:.2g} % at w + ε" in seen.verdict
 
 
+def test_a_step_tells_what_it_saw_itself():
+    model = mlp()
+    opt = aesam.LookSAM(BASES["sgd"](model.parameters()), model, k=2, rho=RHO)
+    problem = Problem(model)
+    expected = literal(model, problem, 0)
+    problem.step(opt, 0)
+    told = opt.last_step
+    assert [told.rise, told.cosine, told.bend] == pytest.approx(expected, rel=1e-9)
+    assert told.seconds > 0.0
+    problem.step(opt, 1)
+    told = opt.last_step
+    assert [told.rise, told.cosine, told.bend, told.seconds] == [None] * 4
+
+
+def test_a_training_that_goes_on_looks_at_the_steps_that_it_would_have():
+    seen = []
+    for cut in (None, 3):
+        model = mlp()
+        opt, problem = aesam.SAM(BASES["sgd"](model.parameters()), model, rho=RHO), Problem(model)
+        seen.append([])
+        for t in range(9):
+            if t == cut:
+                saved, opt = opt.state_dict(), aesam.SAM(BASES["sgd"](model.parameters()), model)
+                opt.load_state_dict(saved)
+                assert opt.health().verdict == "no second gradient was taken yet"
+            problem.step(opt, t)
+            seen[-1].append(opt.last_step.cosine)
+    assert seen[0] == seen[1]
+    assert [t + 1 for t, cosine in enumerate(seen[0]) if cosine is not None] == [1, 2, 4, 8]
+
+
 def test_without_losses_the_angle_tells():
     model = mlp()
     opt, problem = aesam.SAM(BASES["sgd"](model.parameters()), model, rho=RHO), Problem(model)

@@ -31,10 +31,9 @@ class Health:
         share: of the steps that took a second gradient, 0…1.
         seconds: that a second pass takes, as the host sees it.
         time_share: of second passes in the time since the first step, 0…1.
-        verdict: all of it in a sentence, which is also what it prints as.
 
-    >>> Health(0.1, 0.9, 0.4, 1.0, 0.01, 0.5, "the loss rises by 10 % at w + ε").rise
-    0.1
+    >>> print(Health(rise=1e-4, cosine=0.9, bend=0.4, share=1.0, seconds=0.01, time_share=0.5))
+    the loss rises by 0.01 % at w + ε: ρ is too small to change anything
     """
 
     rise: float | None
@@ -43,7 +42,11 @@ class Health:
     share: float
     seconds: float | None
     time_share: float | None
-    verdict: str
+
+    @property
+    def verdict(self) -> str:
+        """All of it in a sentence, which is also what it prints as."""
+        return _verdict(self.rise, self.cosine, self.seconds is not None)
 
     def __str__(self) -> str:
         return self.verdict
@@ -91,16 +94,20 @@ class Seen:
 
 
 class Sightings:
-    """Those of the last steps with a second gradient; not part of a checkpoint."""
+    """Those of the last steps with a second gradient; not part of a checkpoint.
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    ``count`` are the second gradients before: a training that goes on looks at the angle on the
+    same steps as one that was never stopped.
+    """
+
+    def __init__(self, count: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._seen: deque[Seen] = deque(maxlen=KEPT)
         self._angles: deque[Seen] = deque(maxlen=KEPT)
         self._began: float | None = None
         self._away = 0.0
         self._last = 0.0
-        self._count = 0
+        self._count = count
         self._is_new = False
 
     def begin(self, loss: Tensor | None) -> Sighting:
@@ -145,7 +152,6 @@ class Sightings:
             share=share,
             seconds=seconds,
             time_share=min(1.0, self._away / whole) if whole > 0.0 else None,
-            verdict=_verdict(rise, cosine, bool(self._seen)),
         )
 
     def what_is_wrong(self) -> str | None:

@@ -5,7 +5,7 @@ How a step is decided and made is in :mod:`aesam._core.step`.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ _INSIDE_CLOSURE = ("first_pass()", "needs_second_pass()", "perturbed()")
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What the last finished step saw and did.
+    """What the last finished step saw and did; equal where the decision and its reasons are.
 
     Args:
         index: of the step, from 0.
@@ -42,6 +42,11 @@ class StepRecord:
         threshold: what ``‖g‖²`` was held against: μ_t + c_t σ_t, or a budget's own.
         radius_factor: what ρ was multiplied by (``compensate``), 1 without; None on a step that
             took no second gradient.
+        rise: of the loss from ``w`` to ``w + ε``, as a share of it; None where the losses were not
+            seen. This and the next three as in :class:`aesam.Health`, of this step alone.
+        cosine: of the angle between both gradients; None on most steps, which do not look at it.
+        bend: ``‖g_v‖/‖g‖``; None on the same steps.
+        seconds: that the second pass took, as the host sees it; None without one.
 
     >>> StepRecord(index=0, used_sam=True, squared_norm=4.0).threshold is None
     True
@@ -54,6 +59,14 @@ class StepRecord:
     std: float | None = None
     threshold: float | None = None
     radius_factor: float | None = None
+    rise: float | None = field(default=None, compare=False)
+    cosine: float | None = field(default=None, compare=False)
+    bend: float | None = field(default=None, compare=False)
+    seconds: float | None = field(default=None, compare=False)
+
+    def with_sight(self, seen: Seen) -> "StepRecord":
+        """The same with what its second pass saw."""
+        return replace(self, **vars(seen))
 
 
 @dataclass(frozen=True)
@@ -156,7 +169,7 @@ class Ledger:
         self.random: RandomState | None = None
         self.drawn: dict[str, torch.Generator] | None = None
         self.moved_forwards: MovedForwards | None = None
-        self.sightings = Sightings()
+        self.sightings = Sightings(self.committed.sam_steps)
         self.workspace = Workspace()
         self.watch = Watch()
         self.local = LocalGradients()
@@ -221,7 +234,10 @@ class Ledger:
     def commit(self, pending: Pending) -> None:
         """Take the step; done twice, after an interrupt, it is taken once."""
         if pending.after is not None and self.committed is not pending.after:
-            self.committed, self.last_step = pending.after, pending.record
+            record = pending.record
+            if record is not None and pending.seen is not None:
+                record = record.with_sight(pending.seen)
+            self.committed, self.last_step = pending.after, record
             self.sightings.note(pending.seen)
         released, pending.released = pending.released, []
         self.pending = None
@@ -231,6 +247,7 @@ class Ledger:
     def continue_from(self, committed: Committed, skipped: int) -> None:
         """Go on from a checkpoint; a step under way is forgotten."""
         self.committed, self.skipped = committed, skipped
+        self.sightings = Sightings(committed.sam_steps)
         self.last_step = self.pending = self._mode = None
         self.forget_first_pass()
 
