@@ -159,10 +159,19 @@ def methods() -> str:
     rows = _head("name", "label", "what it does", "settings", "also takes", "paper")
     for record in map(method_record, list_methods()):
         of_its_own = ", ".join(f"`{name}`" for name in record.defaults) or "–"
-        besides = ["**`total_steps`**"] * record.needs_total_steps + ["`seed`"] * record.needs_seed
+        besides = _total_steps(record) + ["`seed`"] * record.needs_seed
         cells = [f"`{record.name}`", record.label, _what(record), of_its_own]
         rows.append(f"| {' | '.join([*cells, ', '.join(besides) or '–', record.paper or '–'])} |")
     return "\n".join(rows)
+
+
+def _total_steps(record: MethodRecord) -> list[str]:
+    """Marked where it must be given, also with all settings at their defaults."""
+    if not record.needs_total_steps:
+        return []
+    net = torch.nn.LayerNorm(1)
+    made = record.make(torch.optim.SGD(net.parameters(), momentum=0.9), net)
+    return ["**`total_steps`**" if made.needs_total_steps else "`total_steps`"]
 
 
 def _what(record: MethodRecord) -> str:

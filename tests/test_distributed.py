@@ -130,6 +130,8 @@ CASES = [
     ("fsdp2", "functional-sam"),
     ("ddp", "anti-pgd"),
     ("fsdp2", "anti-pgd"),
+    ("ddp", "lpf-sgd"),
+    ("fsdp2", "lpf-sgd"),
 ]
 
 

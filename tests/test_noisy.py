@@ -10,8 +10,9 @@ from support.problems import BASES, Problem, mlp, same, stochastic_net, weights
 from torch import nn
 
 import aesam
-from aesam.parts.noise import AnticorrelatedNoise
+from aesam.parts.noise import AnticorrelatedNoise, FilterNoise
 from aesam.parts.policies import Always, Never, Periodic
+from aesam.parts.samples import Splits
 
 STEPS = 6
 
@@ -46,6 +47,184 @@ FORMS = {
 def close(left, right, atol=1e-12):
     for a, b in zip(left, right, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+# LPF-SGD ------------------------------------------------------------------------------------------
+
+
+def filter_norms(p):
+    """The norm of each number's filter, number by number."""
+    if p.ndim < 2:
+        return torch.full_like(p, math.sqrt(sum(float(v) ** 2 for v in p)))
+    return torch.stack([torch.full_like(row, float((row * row).sum()) ** 0.5) for row in p])
+
+
+def literal_lpf(kind, steps=STEPS, seed=0, splits=1, growth=0.0):
+    """The mean over splits of ∇L(w + ξ), ξ ~ N(0, (γ‖filter‖)²), handed to a plain optimizer."""
+    model = mlp()
+    base, problem = two_groups(model, kind), Problem(model)
+    own = torch.Generator().manual_seed(seed)
+    params = list(model.parameters())
+    for t in range(steps):
+        grown = 1 + growth * (1 - math.cos(math.pi * t / steps)) / 2
+        gamma = [0.02 * grown, *[0.05 * grown] * (len(params) - 1)]
+        total = [torch.zeros_like(p) for p in params]
+        for m in range(splits):
+            home = weights(model)
+            for p, s, z in zip(params, gamma, normals(params, own), strict=True):
+                p.data = p.data + s * filter_norms(p.data) * z
+            base.zero_grad()
+            problem.losses(t, slice(m, None, splits)).mean().backward()
+            total = [a + p.grad / splits for a, p in zip(total, params, strict=True)]
+            for p, w in zip(params, home, strict=True):
+                p.data = w
+        for p, g in zip(params, total, strict=True):
+            p.grad = g
+        base.step()
+    return weights(model)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("form", FORMS)
+def test_lpf_sgd_is_the_literal_rule_in_every_form(form, kind):
+    model = mlp()
+    opt = aesam.LPFSGD(two_groups(model, kind), model, rho=0.05, seed=7)
+    problem = Problem(model)
+    for t in range(STEPS):
+        FORMS[form](problem, opt, t)
+    close(weights(model), literal_lpf(kind, seed=7))
+    assert not same(weights(model), literal_lpf(kind, seed=8))
+
+
+def by_losses(problem, opt, t):
+    return opt.step(lambda rows=None: problem.losses(t, rows))
+
+
+def by_micro_batches(problem, opt, t):
+    opt.zero_grad()
+    for m in range(4):
+        (problem.losses(t, slice(m, None, 4)).mean() / 4).backward()
+    opt.step()
+
+
+def by_own_splits(problem, opt, t):
+    opt.zero_grad()
+    for m in range(4):
+        with opt.first_pass():
+            (problem.losses(t, slice(m, None, 4)).mean() / 4).backward()
+    assert not opt.needs_second_pass()
+    opt.step()
+
+
+@pytest.mark.parametrize("by", [by_losses, by_micro_batches, by_own_splits])
+def test_four_splits_have_noise_of_their_own_in_every_form(by):
+    model = mlp()
+    opt = aesam.LPFSGD(two_groups(model), model, rho=0.05, splits=4)
+    for t in range(STEPS):
+        by(Problem(model), opt, t)
+    close(weights(model), literal_lpf("sgd", splits=4))
+
+
+def test_step_of_losses_in_splits_returns_their_mean_where_each_was_taken():
+    model = mlp()
+    opt = aesam.LPFSGD(BASES["sgd"](model.parameters()), model, rho=0.0, splits=4)
+    problem = Problem(model)
+    expected = problem.losses(0).mean()
+    torch.testing.assert_close(by_losses(problem, opt, 0), expected.detach())
+
+
+def test_micro_batches_without_splits_have_noise_of_their_own_too():
+    model = mlp()
+    opt = aesam.LPFSGD(two_groups(model), model, rho=0.05)
+    for t in range(STEPS):
+        by_micro_batches(Problem(model), opt, t)
+    close(weights(model), literal_lpf("sgd", splits=4))
+
+
+def test_splits_under_a_loss_scaler_are_the_same():
+    model = mlp()
+    opt = aesam.LPFSGD(two_groups(model), model, rho=0.05, splits=4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    problem = Problem(model)
+    for t in range(STEPS):
+        opt.step(lambda rows=None, t=t: problem.losses(t, rows), scaler=scaler)
+        scaler.update()
+    close(weights(model), literal_lpf("sgd", splits=4))
+
+
+def test_another_number_of_passes_than_splits_is_refused():
+    model = mlp()
+    opt = aesam.LPFSGD(two_groups(model), model, splits=4)
+    problem = Problem(model)
+    before = weights(model)
+    with pytest.raises(RuntimeError, match="of 1 backward passes where it should be of 4 splits"):
+        bare(problem, opt, 0)
+    with pytest.raises(TypeError, match="LPFSGD takes the gradients of 4 splits, so it needs"):
+        opt.step(problem.closure(opt, 0))
+    problem.x, problem.y = problem.x[:, :3], problem.y[:, :3]
+    with pytest.raises(
+        TypeError, match=r"one loss per sample of one of 4 splits, got shape \(0,\)"
+    ):
+        by_losses(problem, opt, 0)
+    assert same(weights(model), before)
+
+
+def test_splits_go_with_weights_that_move_for_each():
+    base = torch.optim.SGD(mlp().parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="for a gradient at several places"):
+        aesam.SharpnessAware(base, policy=Never(), samples=Splits(2))
+    with pytest.raises(ValueError, match="takes no second gradient"):
+        aesam.SharpnessAware(base, policy=Always(), ascent=FilterNoise())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_noise_grows_along_half_a_cosine_also_from_a_checkpoint(form):
+    model = mlp()
+    opt = aesam.LPFSGD(two_groups(model), model, rho=0.05, growth=3.0, total_steps=STEPS)
+    problem = Problem(model)
+    for t in range(STEPS):
+        FORMS[form](problem, opt, t)
+        saved = through_a_file(opt.state_dict())
+        opt = aesam.LPFSGD(two_groups(model), model, rho=0.05, growth=3.0, seed=4)
+        opt.load_state_dict(saved)
+    close(weights(model), literal_lpf("sgd", growth=3.0))
+    assert opt.parts.ascent.factor(STEPS) == opt.parts.ascent.factor(STEPS + 5) == 4.0
+
+
+def test_a_growth_needs_the_length_of_the_training():
+    model = mlp()
+    opt = aesam.LPFSGD(two_groups(model), model, growth=1.0)
+    assert opt.needs_total_steps
+    before = weights(model)
+    with pytest.raises(RuntimeError, match="total_steps must be given before"):
+        bare(Problem(model), opt, 0)
+    assert same(weights(model), before)
+    opt.set_total_steps(4)
+    bare(Problem(model), opt, 0)
+
+
+def test_a_forward_that_came_to_nothing_draws_nothing():
+    models = [mlp(), mlp()]
+    for model, spoiled in zip(models, (False, True), strict=True):
+        opt, problem = aesam.LPFSGD(two_groups(model), model, rho=0.05), Problem(model)
+        bare(problem, opt, 0)
+        home = weights(model)
+        if spoiled:
+            problem.losses(1)
+            assert not same(weights(model), home)
+            model.state_dict()
+            assert same(weights(model), home)
+        for t in (1, 2):
+            bare(problem, opt, t)
+    assert same(*map(weights, models))
+
+
+def test_filters_of_half_precision_have_norms_that_it_cannot_hold():
+    w = nn.Parameter(torch.full((4, 10_000), 700.0, dtype=torch.float16))  # of norm 70,000
+    opt = aesam.LPFSGD(torch.optim.SGD([w], lr=0.1), rho=1e-4)
+    with opt.first_pass():
+        moved = (w.detach().float() - 700).std().item()
+    assert moved == pytest.approx(7.0, rel=0.05)
 
 
 # Anti-PGD -----------------------------------------------------------------------------------------
@@ -238,7 +417,7 @@ def test_going_on_from_a_checkpoint_takes_the_last_noise_away():
     assert same(weights(model), weights(other_model))
 
 
-@pytest.mark.parametrize("method", ["anti-pgd"])
+@pytest.mark.parametrize("method", ["anti-pgd", "lpf-sgd"])
 def test_the_model_s_random_numbers_are_those_without_the_noise(method):
     seen = []
     for name in (method, "erm"):
@@ -274,15 +453,20 @@ def test_noise_on_half_precision_weights_is_kept_in_it():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("method", "wrong", "said"),
     [
-        ({"rho": -1}, "rho must be a finite number >= 0"),
-        ({"stop": 0.0}, "stop must be a number above 0 and at most 1"),
-        ({"stop": 2}, "stop must be a number above 0 and at most 1"),
-        ({"seed": -1}, "seed must be a whole number >= 0"),
-        ({"total_steps": 0}, "total_steps must be a whole number >= 1"),
+        ("anti-pgd", {"rho": -1}, "rho must be a finite number >= 0"),
+        ("anti-pgd", {"stop": 0.0}, "stop must be a number above 0 and at most 1"),
+        ("anti-pgd", {"stop": 2}, "stop must be a number above 0 and at most 1"),
+        ("anti-pgd", {"seed": -1}, "seed must be a whole number >= 0"),
+        ("anti-pgd", {"total_steps": 0}, "total_steps must be a whole number >= 1"),
+        ("lpf-sgd", {"rho": -1}, "rho must be a finite number >= 0"),
+        ("lpf-sgd", {"growth": -1}, "growth must be a finite number >= 0"),
+        ("lpf-sgd", {"splits": 0}, "splits must be a whole number >= 1"),
+        ("lpf-sgd", {"seed": -1}, "seed must be a whole number >= 0"),
+        ("lpf-sgd", {"total_steps": 0}, "total_steps must be a whole number >= 1"),
     ],
 )
-def test_impossible_settings_of_anti_pgd_are_refused(wrong, said):
+def test_impossible_settings_are_refused(method, wrong, said):
     with pytest.raises(ValueError, match=said):
-        aesam.AntiPGD(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), **wrong)
+        aesam.create(method, nn.Linear(1, 1), lr=0.1, **wrong)

@@ -8,7 +8,7 @@ from aesam.from_params import FromParams
 from aesam.functional import FunctionalSAM
 from aesam.inspection import metrics, unwrap
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
-from aesam.noisy import AntiPGD
+from aesam.noisy import LPFSGD, AntiPGD
 from aesam.optimizer import NonFiniteGradient, SharpnessAware
 from aesam.parts import (
     Ascent,
@@ -48,6 +48,7 @@ __all__ = [
     "GSAM",
     "KSAM",
     "LESAM",
+    "LPFSGD",
     "MSAM",
     "SAM",
     "SAMON",

@@ -232,6 +232,7 @@ class SharpnessAware(AroundBase):
         before = self._losses_before(losses)
         random, drawn = ledger.random, ledger.drawn
         ledger.forget_first_pass()
+        step.check_splits(self.parts.samples.splits, backwards.count)
         if self.parts.move_before_pass:
             self._check_moved(random)
         edited = edited or self.parts.take_one_gradient  # clipped: no second is at odds with it
@@ -388,8 +389,10 @@ class SharpnessAware(AroundBase):
         before, batch = closures.Traces(self._parameters(), self._backwards), Batch(closure)
         if passes is not None:
             passes.look()
-        with self._pass_at(CLOSURE), torch.enable_grad():
-            loss = closure() if passes is None else passes.first()
+        loss = None
+        for run in [closure] if passes is None else passes.first_passes():
+            with self._pass_at(CLOSURE), torch.enable_grad():
+                loss = run()
         replaced = ledger.pending is not None and ledger.pending is not (
             decided and decided.pending
         )

@@ -75,7 +75,7 @@ CASES = [
     ("replay", "sam"), ("replay", "looksam"), ("scaler", "sam"), ("scaler", "ae-looksam"),
     ("closure", "wsam"), ("scaler", "wsam"), ("own passes", "f-sam"),
     ("own passes", "functional-sam"), ("scaler", "functional-sam"),
-    ("closure", "anti-pgd"), ("scaler", "anti-pgd"),
+    ("closure", "anti-pgd"), ("scaler", "anti-pgd"), ("own passes", "lpf-sgd"),
 ]  # fmt: skip
 
 

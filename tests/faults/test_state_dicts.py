@@ -10,7 +10,7 @@ import torch
 from support.problems import ASSEMBLED, BASES, METHODS, VARIANTS, Problem, mlp, same, weights
 
 STEPS = 4
-SAVED = METHODS | ASSEMBLED | {name: VARIANTS[name] for name in ("f-sam", "anti-pgd")}
+SAVED = METHODS | ASSEMBLED | {name: VARIANTS[name] for name in ("f-sam", "anti-pgd", "lpf-sgd")}
 WRONG = {
     "nothing": None,
     "a word": "x",

@@ -45,6 +45,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "k-sam": aesam.KSAM,
     "functional-sam": aesam.FunctionalSAM,
     "anti-pgd": aesam.AntiPGD,
+    "lpf-sgd": aesam.LPFSGD,
 }
 
 #: Methods of no paper whose policy or ascent keeps what the paper's do not.

@@ -3,6 +3,7 @@
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,7 +84,21 @@ class LossesClosure:
             self._mean = every.mean()
             self._chosen = self._samples.rows_at_first(every)
 
-    def first(self) -> Tensor:
+    def first_passes(self) -> list[Callable[[], Tensor]]:
+        """One, or one for each split of the rows; the last gives the loss."""
+        splits = self._samples.splits
+        return [self._first] if splits == 1 else [partial(self._split, i) for i in range(splits)]
+
+    def _split(self, index: int) -> Tensor:
+        if index == 0:
+            self._zero_grad()
+        splits = self._samples.splits
+        own = self._of(slice(index, None, splits), f"one of {splits} splits")
+        mean = self._backward(own, 1.0 / splits) / splits
+        self._mean = mean if index == 0 or self._mean is None else self._mean + mean
+        return self._mean
+
+    def _first(self) -> Tensor:
         self._zero_grad()
         per_sample = self._of(self._samples.first_rows if self._chosen is None else self._chosen)
         self.losses = per_sample.detach()
@@ -94,13 +109,14 @@ class LossesClosure:
         rows = at.rows(self._losses) if self._samples.selects_rows else self._chosen
         return self._backward(self._of(rows))
 
-    def _of(self, rows: Any) -> Tensor:
+    def _of(self, rows: Any, of: str = "the batch") -> Tensor:
         some = {} if rows is None else {self._rows_name: rows}
-        return per_sample_losses(self._losses(**some))
+        return per_sample_losses(self._losses(**some), of)
 
-    def _backward(self, per_sample: Tensor) -> Tensor:
+    def _backward(self, per_sample: Tensor, share: float = 1.0) -> Tensor:
         mean = per_sample.mean()
-        scaled = mean if self._scaler is None else self._scaler.scale(mean)
+        part = mean if share == 1.0 else mean * share
+        scaled = part if self._scaler is None else self._scaler.scale(part)
         scaled.backward()  # pyright: ignore[reportUnknownMemberType]
         return mean.detach()
 
@@ -145,7 +161,9 @@ def passes_of(
     if rows_name is not None:
         return LossesClosure(closure, zero_grad, scaler, samples, rows_name)
     if samples.needs_losses:
-        raise TypeError(f"{method} selects samples, so it needs their losses:\n{LOSSES_EXAMPLE}")
+        splits = samples.splits
+        why = "selects samples" if splits == 1 else f"takes the gradients of {splits} splits"
+        raise TypeError(f"{method} {why}, so it needs their losses:\n{LOSSES_EXAMPLE}")
     return None
 
 
@@ -162,11 +180,12 @@ def _rows_name(closure: Callable[..., Any], any_name: bool) -> str | None:
     return names[0] if names and any_name else None
 
 
-def per_sample_losses(losses: object) -> Tensor:
-    """``losses`` if it is one number per sample, or an error that shows the protocol."""
+def per_sample_losses(losses: object, of: str = "the batch") -> Tensor:
+    """``losses`` if it is one number per sample ``of`` it, or an error that shows the protocol."""
     if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.numel() == 0:
         found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else repr(losses)
         raise TypeError(
-            f"losses must be a tensor with one loss per sample, got {found}:\n{LOSSES_EXAMPLE}"
+            f"losses must be a tensor with one loss per sample of {of}, got {found}:\n"
+            f"{LOSSES_EXAMPLE}"
         )
     return losses

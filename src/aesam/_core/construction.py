@@ -299,6 +299,11 @@ def check_parts(parts: Parts, model: nn.Module | None, base: torch.optim.Optimiz
         )
     if parts.always_pass_twice:
         _check_first_rows(parts)
+    if parts.samples.splits > 1 and not (parts.move_before_pass and parts.policy.never_fires):
+        raise ValueError(
+            f"{parts.samples!r} is for a gradient at several places: it goes with policy=Never() "
+            "and an ascent that moves the weights before the first pass, FilterNoise() for instance"
+        )
     for part in parts.by_name.values():
         part.check_model(model, base)
 

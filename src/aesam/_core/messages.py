@@ -36,6 +36,12 @@ trainer:
     Transformers   class T(aesam.integrations.transformers.SharpnessAwareMixin, Trainer)
     Accelerate     aesam.integrations.accelerate.step(accelerator, opt, micro_batches, loss_fn)"""
 
+OTHER_SPLITS = """\
+the gradient is of {found} backward passes where it should be of {splits} splits of the batch, each
+with a forward and a backward of its own: use step(losses), which makes them; or make {splits}
+micro-batches of each batch and step() once for all, each mean loss divided by {splits}; or leave
+splits at 1."""
+
 EDITED_GRADIENTS = """\
 the gradients were changed between backward() and the decision, as clipping does: the decision
 needs the whole gradient. Clip the final direction: pass max_norm= to the method, in place of

@@ -44,23 +44,25 @@ def _part_of(whole: Tensor, param: Tensor) -> Tensor:
     return distribute_tensor(whole, mesh, placements, src_data_rank=None).to_local()
 
 
-def scale_by_filters(buffers: Sequence[Tensor], params: Sequence[Tensor]) -> None:
-    """Each buffer times the norms of its parameter's filters, the slices along its first dimension.
+def scale_by_filters(
+    buffers: Sequence[Tensor], params: Sequence[Tensor], factors: Sequence[float]
+) -> None:
+    """Each buffer times its factor and the norms of its parameter's filters.
 
-    A parameter of one dimension, a bias, or of none is one filter.
+    Those are the slices along its first dimension; one of one dimension, a bias, is one filter.
     """
     single = [i for i, p in enumerate(params) if p.dim() < 2]
     if single:
         lengths = tensors.lengths([params[i] for i in single])
         for length, i in zip(lengths, single, strict=True):
-            buffers[i].mul_(length.to(buffers[i].device))
-    for buffer, param in zip(buffers, params, strict=True):
+            buffers[i].mul_(length.to(buffers[i].device) * factors[i])
+    for buffer, param, factor in zip(buffers, params, factors, strict=True):
         if param.dim() >= 2:
             _refuse_cut_filters(param)
             (own,) = tensors.local([param])
             wide = torch.float32 if own.dtype in tensors.HALF else None
             norms = torch.linalg.vector_norm(own.flatten(1), dim=1, dtype=wide)
-            buffer.mul_(norms.reshape(-1, *[1] * (own.dim() - 1)))
+            buffer.mul_(factor * norms.reshape(-1, *[1] * (own.dim() - 1)))
 
 
 def _refuse_cut_filters(param: Tensor) -> None:

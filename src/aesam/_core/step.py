@@ -281,6 +281,12 @@ def check_micro_batches(first: int | None, second: int) -> None:
         raise RuntimeError(messages.OTHER_MICRO_BATCHES.format(first=first, second=second))
 
 
+def check_splits(splits: int, backwards: int) -> None:
+    """A gradient of several splits has a backward for each; where none was counted, it may be."""
+    if splits > 1 and backwards not in (0, splits):
+        raise RuntimeError(messages.OTHER_SPLITS.format(splits=splits, found=backwards))
+
+
 def finish_second_pass(
     parts: Parts,
     ledger: Ledger,

@@ -37,8 +37,14 @@ def check_smallest_pass(run: Run, data_set: DataSet, world: int = 1) -> None:
 
     It sees more as long as the image is larger than a pixel there, so the model itself is asked.
     """
-    if smallest_pass(run, world) > 1:
+    rows = smallest_pass(run, world)
+    if rows > 1:
         return
+    if rows == 0:
+        raise UsageError(
+            f"batch_size {run.training.batch_size} over {world} process(es) leaves no row for each "
+            f"of {run.method.name}'s splits: use a larger batch_size, or fewer splits"
+        )
     side = data_set.size
     row = torch.zeros(1, data_set.channels, side, side, device="meta")
     try:

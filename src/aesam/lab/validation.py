@@ -99,9 +99,12 @@ def _check_training(run: Run) -> None:
             "micro-batches: choose a multiple"
         )
     if training.accumulate > 1 and lab_methods.samples_of_method(run.method).needs_losses:
+        splits = lab_methods.samples_of_method(run.method).splits
+        why = "chooses samples within one batch" if splits == 1 else "splits each batch itself"
+        instead = "gamma 1" if splits == 1 else "splits 1"
         raise UsageError(
-            f"{run.method.name} cannot accumulate: it chooses samples within one batch. Use "
-            "accumulate 1, gamma 1, or another method"
+            f"{run.method.name} cannot accumulate: it {why}. Use accumulate 1, {instead}, or "
+            "another method"
         )
 
 

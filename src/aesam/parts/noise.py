@@ -4,6 +4,7 @@ All draws are from a part's own generator: the same on every process, saved in c
 never those of the model.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,90 @@ from aesam._core import noise, tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.combine import Combine
-from aesam.parts.part import Draws, Gradient, Memory, Tensors, radius
+from aesam.parts.part import Direction, Draws, Gradient, Memory, Tensors, radius
+from aesam.parts.single_pass import BeforePass
+
+
+@dataclass(frozen=True)
+class FilterNoise(BeforePass):
+    """LPF-SGD's (Bisla et al. 2022): the gradient at ``w + ξ``, ``ξ`` in proportion to each filter.
+
+    Each number of a filter has its own ``ξ ~ N(0, (γ‖w_f‖)²)``, ``‖w_f‖`` the norm of that filter:
+    a slice of the parameter along its first dimension, and a parameter of one dimension is one
+    filter (its authors' code). ``γ`` is the ``rho`` of the group. At step t of T it has grown to
+    ``γ (1 + growth (1 − cos(πt/T))/2)``.
+
+    Each forward and backward of a bare loop has a ``ξ`` of its own, so that M micro-batches are its
+    authors' M; a closure or a block of ``first_pass()`` has one. :class:`Splits
+    <aesam.parts.samples.Splits>` makes several of one batch.
+
+    Args:
+        growth: what is added to ``γ`` until the end of training, as a multiple of it, 0 or more; 0,
+            the default, keeps it, and its authors also use 14.
+        total_steps: optimizer steps of the whole training, a whole number from 1, which a growth
+            needs; None by default.
+        seed: of the draws, a whole number from 0, the default; checkpoints keep where they are.
+
+    >>> w = torch.nn.Parameter(torch.ones(1000, 4))  # filters of norm 2
+    >>> base = torch.optim.SGD([{"params": [w], "rho": 0.01}], lr=0.1)
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> round(FilterNoise().before_pass(base, Memory(), draw).vectors[0].std().item(), 3)
+    0.02
+    """
+
+    growth: float = 0.0
+    total_steps: int | None = None
+    seed: int = 0
+    remembers = ("steps",)
+    keeps_tensors = False
+
+    def __post_init__(self) -> None:
+        self._keep(
+            growth=checks.at_least_zero("growth", self.growth),
+            total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
+            seed=checks.seed("seed", self.seed),
+        )
+
+    @property
+    def needs_total_steps(self) -> bool:
+        return self.growth > 0.0 and self.total_steps is None
+
+    def with_total_steps(self, total_steps: int | None) -> Any:
+        return super().with_total_steps(total_steps) if self.growth > 0.0 else self
+
+    def check_memory(self, memory: Memory) -> None:
+        checks.at_least_zero("steps", memory.number("steps"))
+
+    def before_pass(
+        self, base: torch.optim.Optimizer, memory: Memory, generator: Draws
+    ) -> Direction | None:
+        sizes = _trained(base)
+        params = list(sizes)
+        vectors = [torch.empty_like(p) for p in tensors.local(params)]
+        noise.fill_with_normals(vectors, params, generator)
+        grown = self.factor(memory.number("steps"))
+        noise.scale_by_filters(vectors, params, [size * grown for size in sizes.values()])
+        return Direction(params, vectors, [1.0] * len(params), length=1.0)
+
+    def factor(self, step: float) -> float:
+        """What ``γ`` is multiplied by at this step.
+
+        Args:
+            step: its index from 0; from ``total_steps`` on the factor stays.
+        """
+        if self.growth == 0.0:
+            return 1.0
+        done = min(1.0, step / self._known_total_steps())
+        return 1.0 + self.growth * (1.0 - math.cos(math.pi * done)) / 2.0
+
+    def before_base_step(
+        self,
+        base: torch.optim.Optimizer,
+        memory: Memory,
+        generator: Draws,
+        workspace: Workspace,
+    ) -> tuple[None, Memory]:
+        return None, Memory({"steps": memory.number("steps") + 1.0})
 
 
 @dataclass(frozen=True)

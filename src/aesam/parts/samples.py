@@ -20,6 +20,10 @@ class Samples(MemoryPart):
     tensor([1])
     """
 
+    #: Into how many parts the rows are split, each with a pass of its own: a part that moves the
+    #: weights before a pass moves them anew for each, and the gradient is the mean of theirs.
+    splits: int = 1
+
     @property
     def selects_rows(self) -> bool:
         """Whether per-sample losses are needed at all."""
@@ -42,7 +46,8 @@ class Samples(MemoryPart):
     @property
     def needs_losses(self) -> bool:
         """Whether ``step`` must be given a function of per-sample losses, which takes rows."""
-        return self.selects_rows or self.looks_first or self.first_rows is not None
+        of_some = self.selects_rows or self.looks_first or self.first_rows is not None
+        return of_some or self.splits > 1
 
     @property
     def keeps_output_gradients(self) -> bool:
@@ -130,6 +135,35 @@ class SubBatch(Samples):
     @property
     def first_rows(self) -> slice | None:
         return slice(0, None, round(1.0 / self.share))
+
+
+@dataclass(frozen=True)
+class Splits(Samples):
+    """LPF-SGD's with M > 1: the mean of the gradients of M splits, each at a place of its own.
+
+    Split i has every M-th row from the i-th on; each counts alike. It goes with a part that moves
+    the weights before the first pass and policies that never fire. ``step(losses)`` takes all
+    passes. A loop that owns its passes, or that calls a bare ``step()``, makes M of them.
+
+    Args:
+        splits: how many, M, a whole number from 2; 4 by default.
+
+    >>> Splits(2).needs_losses
+    True
+    """
+
+    splits: int = 4
+
+    def __post_init__(self) -> None:
+        self._keep(splits=checks.whole("splits", self.splits, least=2))
+
+    def count(self, batch: int) -> int:
+        """How many of ``batch`` rows the smallest split has.
+
+        Args:
+            batch: rows of the mini-batch.
+        """
+        return batch // self.splits
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 # pyright: reportMissingTypeStubs=false
 # accelerate carries no types.
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -37,8 +38,11 @@ class Passes:
         seen = None
         if self._samples.looks_first:
             parts, seen = self._look(*parts[0])
-        with opt.first_pass():
-            loss, correct, losses = self._first(parts)
+        if self._samples.splits > 1:  # each at a place of its own
+            loss, correct, losses = self._first(parts, opt.first_pass)
+        else:
+            with opt.first_pass():
+                loss, correct, losses = self._first(parts)
         scaler = engine.accelerator.scaler
         scale = 1.0 if scaler is None else scaler.get_scale()
         if opt.needs_second_pass(grad_scale=scale, losses=losses, loss=loss):
@@ -59,7 +63,9 @@ class Passes:
             engine.prepared.step()
 
     def _micro_batches(self, images: Tensor, labels: Tensor) -> list[MicroBatch]:
-        count = self._training.accumulate
+        count, splits = self._training.accumulate, self._samples.splits
+        if splits > 1:
+            return [(images[i::splits], labels[i::splits]) for i in range(splits)]
         if count == 1:
             return [(images, labels)]
         return list(zip(images.chunk(count), labels.chunk(count), strict=True))
@@ -72,11 +78,15 @@ class Passes:
         rows = self._samples.rows_at_first(losses)
         return [(x[rows], y[rows])], (losses.mean(), (logits.argmax(1) == y).sum())
 
-    def _first(self, parts: list[MicroBatch]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _first(
+        self,
+        parts: list[MicroBatch],
+        place: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         loss = correct = losses = None
         for i, (x, y) in enumerate(parts):
             rows = self._samples.first_rows or slice(None)
-            with self._synchronised(i, parts):
+            with place(), self._synchronised(i, parts):
                 logits = self._engine.model(x[rows])
                 part, losses = self._loss(logits, y[rows])
                 self._backward(part / len(parts) if len(parts) > 1 else part)
