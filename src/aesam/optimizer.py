@@ -174,7 +174,7 @@ class SharpnessAware(AroundBase):
             self._hear_own_gradients()
             moved = None
             if self.parts.move_before_pass:
-                moved = step.displacement_before_pass(
+                moved = step.excursion_before_pass(
                     self.parts, self.base, self.normalize, self.model, ledger
                 )
             block = ledger.blocks.push(Block(name if moved is None else "opt.first_pass()"))
@@ -224,7 +224,7 @@ class SharpnessAware(AroundBase):
         losses: Tensor | None,
         loss: float | Tensor | None,
         edited: bool = False,
-        is_unscaled: bool = False,
+        unscaled_by: float | None = None,
     ) -> bool:
         ledger, backwards = self._ledger, self._backwards
         if not getattr(self.model, "require_backward_grad_sync", True):
@@ -245,11 +245,17 @@ class SharpnessAware(AroundBase):
                 idle = callers.idle_writes()
                 if not idle or backwards.were_edited(params, values, idle):
                     raise RuntimeError(messages.EDITED_GRADIENTS)
-            drift = None if edited or is_unscaled else backwards.drift(params, values)
+            known = edited or unscaled_by is not None
+            drift = None if known else backwards.drift(params, values)
             found, (mean_loss, moved) = read(
                 params, values, present.radii, scale, each, seen, drift
             )
-            measured = replace(found, groups=present.groups, workspace=ledger.workspace)
+            measured = replace(
+                found,
+                groups=present.groups,
+                unscaled_by=1.0 if unscaled_by is None else unscaled_by,
+                workspace=ledger.workspace,
+            )
             if moved:
                 unscaled = scale != 1.0
                 raise RuntimeError(
@@ -486,7 +492,7 @@ class SharpnessAware(AroundBase):
             raise ValueError(messages.EDITED_FIRST_ONLY)
         if recording is not None:
             recording.prepare(self._parameters())
-        fires = self._decide(scale, losses, loss, is_unscaled=unscaled_by is not None)
+        fires = self._decide(scale, losses, loss, unscaled_by=unscaled_by)
         if fires and recording is not None:
             more = 1.0 if unscaled_by is None else unscaled_by
             self._ledger.local.carry(scale * more)

@@ -16,9 +16,9 @@ from aesam._core.guards import Displacement
 from aesam._core.ledger import Ledger, StepRecord
 from aesam._core.moved_forwards import MovedForwards
 from aesam._core.recording import Recording
-from aesam._core.step import displacement_before_pass
+from aesam._core.step import excursion_before_pass
 from aesam.parts import checks
-from aesam.parts.part import Direction
+from aesam.parts.part import Direction, Excursion
 from aesam.parts.policies import Policy
 
 NOWHERE = Direction([], [], [], length=0.0)
@@ -53,7 +53,7 @@ class AroundBase(torch.optim.Optimizer):
             )
         moves = self.parts.move_before_pass and self.parts.take_one_gradient
         if self.model is not None and moves:
-            ask = self._displacement_for_forward
+            ask = self._excursion_for_forward
             self._ledger.moved_forwards = MovedForwards(self.model, self._backwards, ask)
 
     # What it shows -----------------------------------------------------------------------
@@ -147,6 +147,7 @@ class AroundBase(torch.optim.Optimizer):
         """Clear the gradients of all parameters, as the base optimizer does."""
         self.base.zero_grad(set_to_none)
         ledger = self._ledger
+        ledger.clear_gradients()
         self._hear_own_gradients()
         ledger.local.clear()
         self._backwards.clear()
@@ -262,11 +263,11 @@ class AroundBase(torch.optim.Optimizer):
     def _ascends_locally(self) -> bool:
         return self.local_ascent and not self.policy.never_fires
 
-    def _displacement_for_forward(self) -> Displacement | None:
+    def _excursion_for_forward(self) -> Excursion | None:
         """Where a training forward of the model goes; inside a block it is there already."""
         if self._ledger.block is not None:
             return None
-        moved = displacement_before_pass(
+        moved = excursion_before_pass(
             self.parts, self.base, self.normalize, self.model, self._ledger
         )
         return moved or Displacement(NOWHERE, self.normalize, None, self._ledger.workspace)

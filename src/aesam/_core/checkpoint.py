@@ -147,7 +147,7 @@ def _read(
         policy=_read_policy(sections["policy"], parts.policy, fresh.policy),
         generators=_read_generators(ours["generators"], fresh.generators),
         memories={
-            name: _read_memory(name, sections[name], part, params)
+            name: _read_memory(name, sections[name], part, params, fresh.memory(name))
             for name, part in parts.with_memory.items()
             if name in sections
         },
@@ -217,10 +217,10 @@ def _read_generators(saved: object, fresh: Mapping[str, Tensor]) -> dict[str, Te
 
 
 def _read_memory(
-    name: str, section: dict[str, Any], part: MemoryPart, params: list[Tensor]
+    name: str, section: dict[str, Any], part: MemoryPart, params: list[Tensor], fresh: Memory
 ) -> Memory:
     values, kept = section["values"], section["tensors"]
-    if not values and not kept:
+    if not (values or kept or fresh.tensors):
         return Memory()
     same_keys(f"{name}['values']", values, set(part.remembers))
     numbers = {key: _number(f"{name}['values'][{key!r}]", values[key]) for key in part.remembers}
@@ -230,6 +230,9 @@ def _read_memory(
         if not isinstance(i, int) or not 0 <= i < len(params):
             raise damaged(where, f"there are {len(params)} parameters")
         restored[params[i]] = _like_parameter(where, tensor, params[i])
+    missing = len(fresh.tensors.keys() - restored.keys())
+    if missing:
+        raise damaged(f"{name}['tensors']", f"{missing} of {len(fresh.tensors)} are not there")
     if not all(map(math.isfinite, tensors.norms(tensors.local(list(restored.values()))))):
         raise damaged(f"{name}['tensors']", "not finite")
     memory = Memory(numbers, restored)

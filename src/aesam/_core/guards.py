@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from aesam._core import tensors
 from aesam._core.blocks import Block
 from aesam._core.tensors import Workspace
-from aesam.parts.part import Direction
+from aesam.parts.part import Direction, Excursion
 
 
-class Displacement:
+class Displacement(Excursion):
     """Keeps a copy of the weights that a direction moves: subtracting ε again would drift."""
 
     def __init__(

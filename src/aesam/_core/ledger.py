@@ -20,7 +20,7 @@ from aesam._core.health import Seen, Sighting, Sightings
 from aesam._core.local_gradients import LocalGradients
 from aesam._core.moved_forwards import MovedForwards
 from aesam._core.tensors import Workspace
-from aesam.parts.part import Gradient, Memory, Part
+from aesam.parts.part import Gradient, Memory, MemoryPart, Part
 
 _NO_MEMORY = Memory()
 
@@ -217,6 +217,12 @@ class Ledger:
         if self.pending is not None:
             self.pending, self.skipped = None, self.skipped + 1
 
+    def clear_gradients(self) -> None:
+        """Those of what parts remember, where it takes part in the forward and has its own."""
+        for name in self.parts.movers:
+            for remembered in self.committed.memory(name).tensors.values():
+                remembered.grad = None
+
     def forget_first_pass(self) -> None:
         """What a first pass began with is of no use any more: no decision follows."""
         self.random = self.drawn = None
@@ -271,4 +277,6 @@ def start(policy_state: Mapping[str, float], parts: Mapping[str, Part]) -> Commi
         for name, part in parts.items()
         for path, seed in part.seeds().items()
     }
-    return Committed(policy=policy_state, generators=generators)
+    begun = {n: part.start() for n, part in parts.items() if isinstance(part, MemoryPart)}
+    memories = {name: memory for name, memory in begun.items() if memory != _NO_MEMORY}
+    return Committed(policy=policy_state, generators=generators, memories=memories)

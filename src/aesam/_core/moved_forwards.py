@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from aesam._core import messages, model_hooks, trees
 from aesam._core.backwards import Backwards, current_task
-from aesam._core.guards import Displacement
+from aesam.parts.part import Excursion
 
-#: Asks an optimizer for its next displacement: None inside one of its blocks, which moves by
-#: itself; one that moves nothing where there is no direction yet.
-Ask = Callable[[], Displacement | None]
+#: Asks an optimizer where its next pass is made: None inside one of its blocks, which moves by
+#: itself; a displacement that moves nothing where there is no direction yet.
+Ask = Callable[[], Excursion | None]
 
 
 class MovedForwards:
@@ -35,7 +35,7 @@ class MovedForwards:
         self._ask = weakref.WeakMethod(ask)
         self._backwards = backwards
         self._sharded = any(hasattr(p, "to_local") for p in model.parameters())
-        self._away: Displacement | None = None
+        self._away: Excursion | None = None
         self._journeys = 0  # how often the weights have come back
         self._depth = 0
         self._through: set[int] = set()  # backwards of forwards that were moved for
@@ -58,10 +58,10 @@ class MovedForwards:
         elif self._away is None:
             self._backwards.none_is_running()
             ask = self._ask()
-            displacement = None if ask is None else ask()
-            if displacement is not None:
-                self._away = displacement  # noted before it is done
-                displacement.move()
+            excursion = None if ask is None else ask()
+            if excursion is not None:
+                self._away = excursion  # noted before it is done
+                excursion.move()
 
     def after(self, output: Any) -> None:
         self._depth -= 1

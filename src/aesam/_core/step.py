@@ -23,7 +23,7 @@ from aesam._core.ledger import Committed, Decided, Ledger, Pending, SecondPass, 
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
-from aesam.parts.part import Direction, Draws, Gradient, Memory, Part, places_of
+from aesam.parts.part import Direction, Draws, Excursion, Gradient, Memory, Part, places_of
 from aesam.parts.policies import Decision, Observation, answer_of
 
 # Decide ------------------------------------------------------------------------------------
@@ -121,12 +121,9 @@ def mean_over_processes(loss: Tensor, model: Any) -> Tensor:
 
     Over the group of a model in DDP, else over all processes where there are several.
     """
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return loss
-    group = getattr(model, "process_group", None)
-    total = loss.detach().clone()
-    torch.distributed.all_reduce(total, group=group)  # pyright: ignore[reportUnknownMemberType]
-    return total / torch.distributed.get_world_size(group)
+    mean = loss.detach().clone()
+    tensors.average_over_processes([mean], getattr(model, "process_group", None))
+    return mean
 
 
 # A step without a second gradient ------------------------------------------------------------
@@ -172,10 +169,10 @@ class SecondGradient:
                 sighting.product, sighting.length = found
 
 
-def displacement_before_pass(
+def excursion_before_pass(
     parts: Parts, base: torch.optim.Optimizer, normalize: bool, model: Any, ledger: Ledger
-) -> Displacement | None:
-    """The move that a part asks for before the first pass; at most one may."""
+) -> Excursion | None:
+    """Where a part wants the first pass to be made; at most one may."""
     done = ledger.committed
     if ledger.drawn is None:
         ledger.drawn = _generators_at(done)
@@ -184,15 +181,18 @@ def displacement_before_pass(
             _before_pass(part, base, model, done.memory(name), ledger.drawn.get(name))
             for name, part in parts.movers.items()
         ]
-    asked = [direction for direction in found if direction is not None]
+    asked = [place for place in found if place is not None]
     if len(asked) > 1:
         raise RuntimeError("two parts want to move the weights before the first pass: use one")
-    return Displacement(asked[0], normalize, model, ledger.workspace) if asked else None
+    place = asked[0] if asked else None
+    if isinstance(place, Direction):
+        return Displacement(place, normalize, model, ledger.workspace)
+    return place
 
 
 def _before_pass(
     part: Part, base: torch.optim.Optimizer, model: Any, memory: Memory, drawn: Draws
-) -> Direction | None:
+) -> Direction | Excursion | None:
     found = part.before_pass(base, memory, drawn)
     if not isinstance(found, Gradient):
         return found
@@ -208,12 +208,12 @@ def _placed(ascent: Ascent, along: Gradient, model: Any) -> Gradient:
     return replace(along, places=places_of(along.params, model))
 
 
-def displace(block: Block, displacement: Displacement | None) -> None:
+def displace(block: Block, excursion: Excursion | None) -> None:
     """Move the weights within the block; they are back to the bit after it."""
-    if displacement is not None:
+    if excursion is not None:
         block.is_displaced = True
-        block.will(displacement.restore)
-        displacement.move()
+        block.will(excursion.restore)
+        excursion.move()
 
 
 def awaiting_second_pass(pending: Pending | None) -> Decided:

@@ -123,6 +123,33 @@ def scale_each(targets: Sequence[Tensor], factors: Sequence[float]) -> None:
         scale(alike, factor)
 
 
+def keep_where(good: Tensor, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """``targets ← sources`` unless a flag is true, which is never fetched to the host."""
+    for target, source in zip(local(targets), local(sources), strict=True):
+        torch.where(good.to(target.device), target, source.detach(), out=target)
+
+
+def process_count(group: Any = None) -> int:
+    """How many processes train together; 1 where there is no process group."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 1
+    return distributed.get_world_size(group)
+
+
+def average_over_processes(targets: Sequence[Tensor], group: Any = None) -> None:
+    """``targets ← their mean over all processes``, in one collective for those of one kind."""
+    count = process_count(group)
+    if count == 1 or not targets:
+        return
+    for rows in _alike(targets, _DTYPE_AND_DEVICE):
+        chosen = [targets[i] for i in rows]
+        flat = torch.cat([t.reshape(-1) for t in chosen])
+        torch.distributed.all_reduce(flat, group=group)
+        means = cast(list[Tensor], flat.div_(count).split([t.numel() for t in chosen]))
+        torch._foreach_copy_(chosen, [m.view_as(t) for m, t in zip(means, chosen, strict=True)])
+
+
 class Workspace:
     """Buffers kept between steps, since a fresh one costs several times the work done in it.
 

@@ -44,6 +44,8 @@ class Gradient:
         radii: ``ρ`` of each one's group, negative where the group maximises.
         norm: ``‖g‖`` of the true gradient, over all tensors, without ``scale``.
         scale: the factor of a loss scaler, above 0; 1 by default.
+        unscaled_by: the factor that a scaler has taken from ``values`` already, and not from other
+            gradients of the same backward; 1 by default.
         norms: the norm of each tensor without ``scale``, where an ascent asks for them; else empty.
         groups: the parameter group of each, with all its settings; its ``lr`` may be a tensor.
         places: where each stands in the model, where an ascent asks for it; else empty. Several of
@@ -63,6 +65,7 @@ class Gradient:
     norms: Sequence[float] = ()
     groups: Sequence[Mapping[str, Any]] = ()
     places: Sequence[Sequence[Place]] = ()
+    unscaled_by: float = 1.0
     workspace: Workspace = field(default_factory=Workspace, repr=False, compare=False)
 
     @property
@@ -126,6 +129,24 @@ class Direction:
         if not math.isfinite(divisor):
             return [math.nan] * len(self.radii)
         return [radius * self.gain / divisor for radius in self.radii]
+
+
+class Excursion:
+    """A first pass at other weights than ``w`` that no :class:`Direction` can name.
+
+    >>> class Nowhere(Excursion):
+    ...     def move(self): ...
+    ...     def restore(self): ...
+    >>> Nowhere().move()
+    """
+
+    def move(self) -> None:
+        """Go there."""
+        raise TypeError(f"{type(self).__name__} must define move()")
+
+    def restore(self) -> None:
+        """Come back, to the bit; harmless if that was done already, or cut short."""
+        raise TypeError(f"{type(self).__name__} must define restore()")
 
 
 @dataclass(frozen=True)
@@ -197,12 +218,13 @@ class Part:
 
     def before_pass(
         self, base: torch.optim.Optimizer, memory: "Memory", generator: Draws
-    ) -> "Direction | Gradient | None":
+    ) -> "Direction | Gradient | Excursion | None":
         """Where to take the first gradient instead of at ``w``; the weights return after it.
 
         Called for every forward and backward of a step; with a policy that never fires, a bare
         ``step()`` works: the model's own forward moves the weights. An ascent may name what stands
-        in the gradient's place instead, and its ``direction`` says where that leads to.
+        in the gradient's place instead, and its ``direction`` says where that leads to. What its
+        memory keeps may take part in the forward; ``observe`` finds the gradients that it has then.
         """
         return None
 
@@ -246,6 +268,10 @@ class MemoryPart(Part):
 
     #: Whether a copy of the first gradient must be kept through the second pass.
     needs_first_gradient = False
+
+    def start(self) -> Memory:
+        """What is remembered before the first step; nothing by default."""
+        return Memory()
 
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         """Called on every step, fired or not: the memory after this gradient."""
