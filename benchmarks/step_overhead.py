@@ -33,7 +33,8 @@ TARGETS = {
 
 
 VARIANT = 1.5  # the target of each variant's extra, as a multiple of SAM's
-VARIANTS = [name for name in aesam.list_methods() if aesam.method_record(name).rule]
+RECORDS = [aesam.method_record(name) for name in aesam.list_methods()]
+VARIANTS = [record.name for record in RECORDS if record.rule and not record.only_for]
 
 
 class ManyNorms(nn.Module):

@@ -21,7 +21,14 @@ print(*sorted(after - before - set(sys.stdlib_module_names)))
 
 #: Each room may import only from those before it, and from itself.
 ROOMS = [
-    {"parts.checks", "_core.tensors", "_core.noise", "_core.pieces", "_core.messages"},
+    {
+        "parts.checks",
+        "_core.adapters",
+        "_core.tensors",
+        "_core.noise",
+        "_core.pieces",
+        "_core.messages",
+    },
     {"parts", "together"},
     {"searching.ranges", "searching.widening"},
     {"_core"},
@@ -30,7 +37,7 @@ ROOMS = [
     {"registry"},
     {"from_params"},
     {"methods"},
-    {"fewer_rows", "functional", "noisy", "single_gradient", "variants"},
+    {"fewer_rows", "functional", "low_rank", "noisy", "single_gradient", "variants"},
     {"searching"},
     {"integrations"},
     {"sharpness"},
@@ -134,6 +141,7 @@ def test_every_part_and_method_has_an_example_that_runs():
         aesam.parts.between,
         aesam.parts.combine,
         aesam.parts.noise,
+        aesam.parts.low_rank,
     )
     shown = [vars(aesam)[name] for name in aesam.__all__]
     classes = [c for m in modules for c in vars(m).values() if is_dataclass(c)]

@@ -7,6 +7,7 @@ from aesam.fewer_rows import KSAM, SubSAM
 from aesam.from_params import FromParams
 from aesam.functional import FunctionalSAM
 from aesam.inspection import metrics, unwrap
+from aesam.low_rank import BiLoRA
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.noisy import LPFSGD, AntiPGD
 from aesam.optimizer import NonFiniteGradient, SharpnessAware
@@ -58,6 +59,7 @@ __all__ = [
     "AntiPGD",
     "Ascent",
     "Between",
+    "BiLoRA",
     "Combine",
     "Decision",
     "Direction",

@@ -27,7 +27,21 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class WithoutRadius(TypedDict, total=False):
+class WithoutLength(TypedDict, total=False):
+    """The keywords that a method hands on that has its own word for how far it ascends.
+
+    >>> sorted(WithoutLength.__annotations__)
+    ['compensate', 'local_ascent', 'max_norm', 'nonfinite', 'replay']
+    """
+
+    nonfinite: Literal["skip", "raise"]
+    replay: bool
+    max_norm: float | None
+    local_ascent: bool
+    compensate: float | None
+
+
+class WithoutRadius(WithoutLength, total=False):
     """The keywords that a method with another default of ``rho`` hands on.
 
     >>> sorted(WithoutRadius.__annotations__)
@@ -35,11 +49,6 @@ class WithoutRadius(TypedDict, total=False):
     """
 
     normalize: bool
-    nonfinite: Literal["skip", "raise"]
-    replay: bool
-    max_norm: float | None
-    local_ascent: bool
-    compensate: float | None
 
 
 class Common(WithoutRadius, total=False):

@@ -113,6 +113,7 @@ class MethodRecord:
         paper: where it is from; empty for a control that is of no paper.
         rule: for a method beyond the paper, what it does otherwise than SAM, as a formula.
         cost: what a step costs, in words, where ``rule`` is given.
+        only_for: which models it is for, in words; empty for all.
         needs_total_steps: whether it must know the number of optimizer steps of the whole training.
         needs_seed: whether it draws random numbers of its own.
         instead: for keywords that it lacks and that one may expect, what to write instead.
@@ -128,6 +129,7 @@ class MethodRecord:
     paper: str = ""
     rule: str = ""
     cost: str = ""
+    only_for: str = ""
     needs_total_steps: bool = False
     needs_seed: bool = False
     instead: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -232,6 +234,7 @@ def register_method(
     paper: str = "",
     rule: str = "",
     cost: str = "",
+    only_for: str = "",
     instead: Mapping[str, str] | None = None,
 ) -> Callable[[MethodClass], MethodClass]:
     """Make a class known by a name, to :func:`create` and to every command of the lab.
@@ -246,6 +249,8 @@ def register_method(
         rule: what it does otherwise than SAM, as a formula; with it the method is in the docs'
             table of variants.
         cost: what a step costs, in words, for that table.
+        only_for: which models it is for, in words, where not for all: the lab, which has no PEFT
+            models, refuses those methods by them.
         instead: for keywords that it lacks and that one may expect, what to write instead, in half
             a sentence; none by default.
 
@@ -266,7 +271,7 @@ def register_method(
                 kind = getattr(make, "__name__", make)
                 raise ValueError(f"{kind} does not take the setting {setting.name} of {name}")
         record = MethodRecord(
-            name, label, make, own, paper, rule, cost,
+            name, label, make, own, paper, rule, cost, only_for,
             instead=dict(instead or {}),
             needs_total_steps=_takes(make, "total_steps"),
             needs_seed=_takes(make, "seed"),

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from support.problems import FOR_ANY_MODEL
 from torch import nn
 
 import aesam
@@ -68,7 +69,7 @@ def test_defaults_stand_back_for_a_budget_and_given_settings_are_refused():
         fill(Method("matched-sam", budget=0.2))
 
 
-@pytest.mark.parametrize("name", aesam.list_methods())
+@pytest.mark.parametrize("name", FOR_ANY_MODEL)
 def test_a_radius_is_compensated_where_a_part_of_the_steps_takes_a_second_gradient(name):
     model = nn.LayerNorm(1)
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -101,3 +102,8 @@ def test_a_record_that_could_not_be_drawn_is_refused(wrong):
     (name,) = wrong
     with pytest.raises(ValueError, match=f"{name} must be"):
         LabMethod(**wrong)
+
+
+def test_a_method_for_other_models_than_the_lab_s_is_refused_in_words():
+    with pytest.raises(UsageError, match="bi-lora is for PEFT models .* lab's models are not"):
+        lab_methods.check_settings(fill(Method("bi-lora")))

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.problems import normed_mlp
+from support.problems import FOR_ANY_MODEL, normed_mlp
 
 import aesam
 from aesam.registry import Setting
@@ -87,7 +87,7 @@ def test_a_number_of_another_kind_is_the_same_value():
 
 BOUNDED = [
     pytest.param(name, setting, id=f"{name}-{setting.name}")
-    for name in aesam.list_methods()
+    for name in FOR_ANY_MODEL
     for setting in aesam.method_record(name).settings
     if not isinstance(setting.default, bool | None)
 ]

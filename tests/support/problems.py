@@ -48,6 +48,9 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "lpf-sgd": aesam.LPFSGD,
 }
 
+#: The names of the methods that train any model; Bi-LoRA is for models with adapters.
+FOR_ANY_MODEL = [n for n in aesam.list_methods() if not aesam.method_record(n).only_for]
+
 #: Methods of no paper whose policy or ascent keeps what the paper's do not.
 ASSEMBLED: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "budget": lambda base, model=None, **o: aesam.AELookSAM(

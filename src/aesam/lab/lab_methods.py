@@ -1,6 +1,7 @@
 """Methods in the lab: what a comparison must know of each, beside the library's record.
 
-A method without a record here works in every command, with the defaults of :class:`LabMethod`.
+A method without a record here works in every command, with the defaults of :class:`LabMethod`,
+unless its record in the library says that it is for other models than the lab's.
 """
 
 import re
@@ -290,8 +291,14 @@ def samples_of_method(method: Method) -> Samples:
 
 
 def _probe(method: Method) -> aesam.SharpnessAware:
-    _refuse_foreign(method, record_of(method.name))
-    model = nn.LayerNorm(1)  # which every method can train
+    record = record_of(method.name)
+    if record.only_for:
+        raise UsageError(
+            f"{method.name} is for {record.only_for}, which the lab's models are not: "
+            f"aesam.create({method.name!r}, model) in a training of your own"
+        )
+    _refuse_foreign(method, record)
+    model = nn.LayerNorm(1)  # which all other methods can train
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     try:
         return make(method, base, model, total_steps=1, seed=0)

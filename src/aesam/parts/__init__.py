@@ -3,7 +3,8 @@
 When to take the second gradient (:mod:`~aesam.parts.policies`), where
 (:mod:`~aesam.parts.ascents` and, for variants, :mod:`~aesam.parts.scaled_ascents`,
 :mod:`~aesam.parts.averaged_ascents`, :mod:`~aesam.parts.chosen_ascents` and
-:mod:`~aesam.parts.radii`; without a second gradient :mod:`~aesam.parts.single_pass`), on which rows
+:mod:`~aesam.parts.radii`; without a second gradient :mod:`~aesam.parts.single_pass` and
+:mod:`~aesam.parts.low_rank`), on which rows
 (:mod:`~aesam.parts.samples`), what a step without one does (:mod:`~aesam.parts.between`) and how
 two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.budget` has the policy of
 a cost that is set, :mod:`~aesam.parts.composed` policies made of others,
@@ -25,6 +26,7 @@ from aesam.parts import (
     combine,
     composed,
     controls,
+    low_rank,
     noise,
     policies,
     radii,
@@ -38,6 +40,7 @@ from aesam.parts.combine import Combine
 from aesam.parts.part import (
     Direction,
     Draws,
+    Excursion,
     Gradient,
     Memory,
     MemoryPart,
@@ -59,6 +62,7 @@ __all__ = [
     "Decision",
     "Direction",
     "Draws",
+    "Excursion",
     "Gradient",
     "Memory",
     "MemoryPart",
@@ -79,6 +83,7 @@ __all__ = [
     "composed",
     "controls",
     "global_norm",
+    "low_rank",
     "noise",
     "policies",
     "radii",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.commands import SMALL, StopsAt, aesam, metrics_of, start, summary_of
+from support.problems import FOR_ANY_MODEL
 
 from aesam.lab import config
 from aesam.lab.config import Method, Run, config_hash
@@ -16,7 +17,6 @@ from aesam.lab.folders import RunFolder
 from aesam.lab.lab_methods import fill
 from aesam.lab.training import run_checkpoint, trainer
 from aesam.lab.training.interrupts import Stopped
-from aesam.registry import list_methods
 
 pytestmark = pytest.mark.slow
 KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "seconds", "versions"}
@@ -29,7 +29,7 @@ def small_run(method="ae-looksam", **training_changes):
     return replace(usual, method=fill(Method(method)), model=model, training=changed)
 
 
-@pytest.mark.parametrize("method", list_methods())
+@pytest.mark.parametrize("method", FOR_ANY_MODEL)
 def test_every_method_trains_digits_and_leaves_its_folder(method, tmp_path, capsys):
     code, told = aesam(
         "train", "--method", method, "--epochs", 3, "--noise", 0.2, "--out", tmp_path / "run",
@@ -164,7 +164,7 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 # Stopping and going on ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", list_methods())
+@pytest.mark.parametrize("method", FOR_ANY_MODEL)
 def test_a_run_stopped_within_an_epoch_and_gone_on_with_is_one_that_was_not(method, tmp_path):
     run = small_run(method)
     trainer.train(run, tmp_path / "whole")

@@ -1,0 +1,308 @@
+"""Bi-LoRA against W₀ + s B₁A₁ + B₂A₂ by hand, in every form of a step; who sees what of it."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from support.adapted import BASES, Literal, adapted, trained, two_rates
+from support.problems import Problem, mlp, same, weights
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+import aesam
+
+pytestmark = pytest.mark.slow
+STEPS = 6
+
+
+def new(kind="sgd", model=None, **options):
+    model = adapted() if model is None else model
+    opt = aesam.BiLoRA(BASES[kind](two_rates(model)), model, **({"rho": 0.1} | options))
+    return model, Problem(model), opt
+
+
+def bare(problem, opt, t):
+    opt.zero_grad()
+    problem.losses(t).mean().backward()
+    opt.step()
+
+
+def in_two_micro_batches(problem, opt, t):
+    problem.model.zero_grad()  # and not the optimizer's, as Transformers' Trainer does
+    for rows in (slice(0, 4), slice(4, 8)):
+        (problem.losses(t, rows).mean() / 2).backward()
+    opt.step()
+
+
+def by_a_scaler(problem, opt, t):
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    opt.zero_grad()
+    scaler.scale(problem.losses(t).mean()).backward()
+    scaler.unscale_(opt)
+    scaler.step(opt)
+    scaler.update()
+
+
+def by_a_scaled_closure(problem, opt, t):
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+
+    def closure():
+        opt.zero_grad()
+        loss = problem.losses(t).mean()
+        scaler.scale(loss).backward()
+        return loss
+
+    opt.step(closure, scaler=scaler)
+    scaler.update()
+
+
+FORMS = {
+    "closure": lambda problem, opt, t: problem.step(opt, t),
+    "own passes": lambda problem, opt, t: problem.own_passes(opt, t),
+    "bare": bare,
+    "micro-batches": in_two_micro_batches,
+    "scaler": by_a_scaler,
+    "scaled closure": by_a_scaled_closure,
+}
+
+
+@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_rule_is_the_literal_one_in_every_form(form, kind):
+    literal = Literal(kind, rho=0.1)
+    model, problem, opt = new(kind)
+    norms = []
+    for t in range(STEPS):
+        FORMS[form](problem, opt, t)
+        literal.step(t)
+        norms.append(literal.norm())
+        assert opt.ascent_norm() == pytest.approx(literal.norm(), rel=1e-10)
+    for left, right in zip(trained(model), literal.trained(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+    assert norms[0] < 0.1
+    assert max(norms) == pytest.approx(0.1)  # both sides of the clipping were tried
+    assert opt.last_step.index == STEPS - 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"lr_ratio": 5.0, "seed": 3}, {"rho": 10.0}, {"dropout": 0.4}, {"maximize": True}]
+)
+def test_settings_dropout_and_maximising_are_those_of_the_rule(options):
+    given = {"rho": 0.1, **options}
+    literal = Literal("sgd", **given)
+    model = adapted(dropout=given.pop("dropout", 0.0))
+    groups = [{**g, "maximize": given.get("maximize", False)} for g in two_rates(model)]
+    given.pop("maximize", None)
+    opt, problem = aesam.BiLoRA(BASES["sgd"](groups), model, **given), Problem(model)
+    for t in range(STEPS):
+        torch.manual_seed(t)
+        bare(problem, opt, t)
+        torch.manual_seed(t)
+        literal.step(t)
+    for left, right in zip(trained(model), literal.trained(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+
+
+# Who sees the ascent adapters -----------------------------------------------------------------
+
+
+def begun(steps=4, **options):
+    model, problem, opt = new(**options)
+    for t in range(steps):
+        bare(problem, opt, t)
+    assert opt.ascent_norm() > 0.01
+    return model, problem, opt
+
+
+def plain_output(model, x):
+    """``W₀ + s B₁A₁`` alone: PEFT's own model, with the same weights."""
+    other = adapted()
+    other.load_state_dict(model.state_dict())
+    return other(x)
+
+
+def test_only_training_forwards_are_made_with_them():
+    model, problem, opt = begun()
+    x = problem.x[0]
+    opt.zero_grad()
+    model.eval()
+    assert torch.equal(model(x), plain_output(model, x))
+    model.train()
+    with torch.no_grad():
+        assert torch.equal(model(x), plain_output(model, x))
+    away = model(x)
+    assert (away - plain_output(model, x)).abs().max() > 1e-3
+    with pytest.raises(RuntimeError, match="brought back to w before its"):
+        away.sum().backward()  # a state dict was asked for in between
+
+
+def test_the_model_holds_and_saves_nothing_of_them(tmp_path):
+    model, problem, opt = begun()
+    fresh = adapted()
+    assert model.state_dict().keys() == fresh.state_dict().keys()
+    assert [n for n, _ in model.named_parameters()] == [n for n, _ in fresh.named_parameters()]
+    assert {p for g in opt.param_groups for p in g["params"]} == set(trained(model))
+    opt.zero_grad()
+    problem.losses(0)  # their branches are in the model now
+    model.save_pretrained(tmp_path)
+    saved = (
+        torch.load(tmp_path / "adapter_model.bin", weights_only=True)
+        if not (tmp_path / "adapter_model.safetensors").exists()
+        else None
+    )
+    assert saved is None
+    assert all(not layer._forward_hooks for layer in model.modules() if hasattr(layer, "lora_A"))
+    merged = copy.deepcopy(model).merge_and_unload()
+    x = problem.x[0]
+    torch.testing.assert_close(merged(x), plain_output(model, x), rtol=0, atol=1e-14)
+
+
+def test_adapters_that_are_off_have_no_branch():
+    model, problem, _ = begun()
+    x = problem.x[0]
+    with model.disable_adapter():
+        assert torch.equal(model(x), mlp()(x))
+
+
+def test_a_radius_of_zero_is_plain_lora_to_the_bit():
+    model, problem, opt = new(rho=0.0)
+    other = adapted()
+    base, theirs = BASES["sgd"](two_rates(other)), Problem(other)
+    for t in range(STEPS):
+        bare(problem, opt, t)
+        base.zero_grad()
+        theirs.losses(t).mean().backward()
+        base.step()
+    assert same(weights(model), weights(other))
+    assert opt.ascent_norm() == 0.0
+
+
+def test_clipping_and_weight_decay_are_of_the_descent_alone():
+    ends = []
+    for decay, clipped in ((0.0, False), (0.5, True)):
+        model = adapted()
+        groups = [{**g, "lr": 0.0} for g in two_rates(model)]
+        opt = aesam.BiLoRA(torch.optim.SGD(groups, weight_decay=decay), model, rho=0.1)
+        problem = Problem(model)
+        for group, lr in zip(opt.param_groups, (0.1, 0.3), strict=True):
+            group["lr"] = lr
+        problem.losses(0).mean().backward()
+        if clipped:
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        opt.step()
+        ends.append(opt.ascent_norm())
+    assert ends[0] == ends[1] > 0.0
+
+
+def test_gradients_that_were_cleared_without_a_step_leave_nothing_behind():
+    model, problem, opt = new()
+    other, theirs, expected = new()
+    for t in range(STEPS):
+        for clear in (opt.zero_grad, model.zero_grad, lambda: opt.zero_grad(set_to_none=False)):
+            problem.losses(t + 7).mean().backward()
+            clear()
+        bare(problem, opt, t)
+        bare(theirs, expected, t)
+    assert same(weights(model), weights(other))
+
+
+def test_an_ascent_without_finite_gradients_keeps_its_adapters():
+    model, problem, opt = begun()
+    before = opt.ascent_norm()
+    opt.zero_grad()
+    problem.losses(5).mean().backward()
+    for remembered in opt._ledger.committed.memory("ascent").tensors.values():
+        remembered.grad.fill_(math.inf)
+    home = weights(model)
+    opt.step()
+    assert opt.ascent_norm() == before
+    assert not same(weights(model), home)
+
+
+def test_a_step_that_is_skipped_leaves_them_as_they_were():
+    model, problem, opt = begun()
+    expected = copy.deepcopy((model, opt))
+    problem.losses(4).mean().mul(math.nan).backward()
+    with pytest.warns(UserWarning, match="infinite or NaN"):
+        opt.step()
+    model.zero_grad()
+    bare(problem, opt, 5)
+    other, theirs = expected
+    bare(Problem(other), theirs, 5)
+    assert same(weights(model), weights(other))
+
+
+def test_a_model_that_is_cast_takes_them_along():
+    model, problem, opt = new()
+    model.float()
+    problem.x, problem.y = problem.x.float(), problem.y.float()
+    for t in range(STEPS):
+        bare(problem, opt, t)
+    kept = opt._ledger.committed.memory("ascent").tensors.values()
+    assert {t.dtype for t in kept} == {torch.float32}
+    assert opt.ascent_norm() == pytest.approx(0.1, rel=0.1)
+
+
+# Going on ---------------------------------------------------------------------------------------
+
+
+def by_state_dict(model, opt, other, fresh, folder):
+    saved = io.BytesIO()
+    torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, saved)
+    saved.seek(0)
+    read = torch.load(saved, weights_only=True)
+    other.load_state_dict(read["model"])
+    fresh.load_state_dict(read["opt"])
+
+
+def by_dcp(model, opt, other, fresh, folder):
+    of_model, of_opt = get_state_dict(model, opt)
+    dcp.save({"model": of_model, "opt": of_opt}, checkpoint_id=folder, no_dist=True)
+    of_model, of_opt = get_state_dict(other, fresh)
+    read = {"model": of_model, "opt": of_opt}
+    dcp.load(read, checkpoint_id=folder, no_dist=True)
+    set_state_dict(other, fresh, model_state_dict=read["model"], optim_state_dict=read["opt"])
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize("way", [by_state_dict, by_dcp])
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_resumed_run_is_the_run_that_was_never_stopped(way, kind, steps, tmp_path):
+    model, problem, opt = new(kind, seed=1)
+    for t in range(steps):
+        bare(problem, opt, t)
+    other, theirs, fresh = new(kind, adapted(seed=9), seed=2)  # another start of A₂
+    way(model, opt, other, fresh, tmp_path)
+    for t in range(steps, steps + 4):
+        bare(problem, opt, t)
+        bare(theirs, fresh, t)
+    assert same(weights(model), weights(other))
+    assert fresh.ascent_norm() == opt.ascent_norm() > 0.0
+
+
+def test_a_checkpoint_that_lacks_one_is_refused():
+    _, _, opt = begun()
+    saved = opt.state_dict()
+    for name in ("aesam.ascent", "aesam.ascent.formed"):
+        del saved["state"][3][name]
+    before = opt.ascent_norm()
+    with pytest.raises(ValueError, match="tensors are there"):
+        opt.load_state_dict(saved)
+    assert opt.ascent_norm() == before
+
+
+def test_a_copy_goes_on_by_itself():
+    model, problem, opt = begun()
+    other, fresh = copy.deepcopy((model, opt))
+    theirs = Problem(other)
+    for t in range(4, 8):
+        bare(theirs, fresh, t)
+    home = weights(model)
+    assert not same(home, weights(other))
+    for t in range(4, 8):
+        bare(problem, opt, t)
+    assert same(weights(model), weights(other))
