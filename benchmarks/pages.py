@@ -16,8 +16,9 @@ import torch
 
 from aesam import SAM, MethodRecord, list_methods, method_record
 from aesam.lab.data import data_record, list_data_sets
-from aesam.lab.lab_methods import lab_method
+from aesam.lab.lab_methods import all_methods, is_own, lab_method, record_of
 from aesam.lab.models import list_models, model_help
+from aesam.lab.own_methods import own_method
 
 ROOT = Path(__file__).parents[1]
 
@@ -183,7 +184,7 @@ def _what(record: MethodRecord) -> str:
 def lab_groups() -> str:
     """All methods by the lab's records of them."""
     rows = _head("name", "group", "tested against", "takes the settings of")
-    for name in list_methods():
+    for name in all_methods():
         record = lab_method(name)
         borrows = f"`{record.borrows}`" if record.borrows else "–"
         rows.append(f"| `{name}` | {record.group} | `{record.baseline}` | {borrows} |")
@@ -210,9 +211,10 @@ def models() -> str:
 def variants() -> str:
     """The methods beyond the paper: what each does otherwise than SAM, and by which parts."""
     rows = _head("name", "rule", "cost", "parts in the place of SAM's", "paper")
-    for record in map(method_record, list_methods()):
+    for record in map(record_of, all_methods()):
         if record.rule:
-            cells = [f"`{record.name}`", _cell(record.rule), record.cost, _axes(record)]
+            axes = f"lab: {own_method(record.name).where}" if is_own(record.name) else _axes(record)
+            cells = [f"`{record.name}`", _cell(record.rule), record.cost, axes]
             rows.append(f"| {' | '.join([*cells, record.paper])} |")
     return "\n".join(rows)
 
@@ -241,7 +243,7 @@ def settings() -> str:
     A name that means something else elsewhere has a row for each meaning.
     """
     rows = _head("setting", "symbol", "what it is", "allowed", "default", "searched")
-    records = [method_record(name) for name in list_methods()]
+    records = [record_of(name) for name in all_methods()]
     for name, meaning in dict.fromkeys((s.name, s.help) for r in records for s in r.settings):
         of = {r.name: s for r in records for s in r.settings if (s.name, s.help) == (name, meaning)}
         first, *_ = of.values()

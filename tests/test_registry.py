@@ -12,7 +12,7 @@ from aesam import Setting, SharpnessAware
 from aesam.methods import Common
 from aesam.parts import controls
 from aesam.parts.budget import Budget
-from aesam.registry import COMMON, forget_method
+from aesam.registry import COMMON, OF_THE_LAB, forget_method
 
 NAMES = FOR_ANY_MODEL
 
@@ -245,6 +245,15 @@ def test_what_is_no_optimizer_is_refused(optimizer):
 def test_a_name_in_capitals_is_near():
     with pytest.raises(ValueError, match="did you mean ae-sam"):
         aesam.create("AE-SAM", torch.nn.Linear(2, 1))
+
+
+@pytest.mark.parametrize("name", OF_THE_LAB)
+def test_what_only_the_lab_has_is_refused_with_the_command_that_has_it(name):
+    with pytest.raises(ValueError, match=f"which the lab has .* aesam train --method {name}"):
+        aesam.create(name, torch.nn.Linear(2, 1))
+    with pytest.raises(ValueError, match="is the name of a method of the lab"):
+        aesam.register_method(name, label="Mine", settings=())
+    assert name not in aesam.list_methods()
 
 
 def test_a_setting_that_could_not_work_is_refused_where_it_is_made():

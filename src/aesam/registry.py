@@ -33,6 +33,9 @@ _COMMON_SETTINGS = ("compensate",)
 #: Keywords of methods that say nothing of what is computed, or that a training knows by itself.
 _NO_SETTINGS = {"total_steps", "seed", "base", "model", *COMMON} - {*_COMMON_SETTINGS}
 
+#: Names of what only the lab has: not an optimizer, but a way in which its loop trains.
+OF_THE_LAB = ("ema", "swa")
+
 Record = TypeVar("Record")
 MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])
 
@@ -264,6 +267,8 @@ def register_method(
     >>> forget_method("tiny-sam")
     """
     _METHODS.check_free(name)
+    if name in OF_THE_LAB:
+        raise ValueError(f"{name!r} is the name of a method of the lab: choose another name")
 
     def register(make: MethodClass) -> MethodClass:
         for setting in (own := tuple(settings)):
@@ -330,6 +335,12 @@ def method_record(name: str) -> MethodRecord:
     >>> method_record("ae-sam").label
     'AE-SAM'
     """
+    if name in OF_THE_LAB:
+        raise ValueError(
+            f"{name} is no optimizer but a way to train, which the lab has (pip install "
+            f"'aesam[lab]'): aesam train --method {name}. Methods for a loop of your own are "
+            f"{', '.join(list_methods())}"
+        )
     return _METHODS[name]
 
 

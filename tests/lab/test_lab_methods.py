@@ -8,10 +8,21 @@ from support.problems import FOR_ANY_MODEL
 from torch import nn
 
 import aesam
+from aesam import registry
 from aesam.lab import lab_methods
+from aesam.lab.companions.companion import Companion
 from aesam.lab.config import Method
 from aesam.lab.errors import UsageError
-from aesam.lab.lab_methods import LabMethod, fill, lab_method, label_of, order_of, tuned
+from aesam.lab.lab_methods import (
+    LabMethod,
+    all_methods,
+    fill,
+    lab_method,
+    label_of,
+    order_of,
+    tuned,
+)
+from aesam.lab.own_methods import list_own_methods, own_method
 from aesam.parts.policies import Always, Never
 from aesam.registry import forget_method
 
@@ -39,19 +50,42 @@ def test_a_method_without_a_record_has_defaults():
     assert order_of("nobody-s") > order_of("ae-looksam")
 
 
-def test_every_method_of_the_library_has_a_group_and_a_known_baseline():
-    groups = {name: lab_method(name).group for name in aesam.list_methods()}
+def test_every_method_has_a_group_and_a_known_baseline():
+    groups = {name: lab_method(name).group for name in all_methods()}
     assert sorted(set(groups.values())) == ["control", "paper", "variant"]
     for name in groups:
         assert lab_method(name).baseline in groups
         assert (lab_method(name).borrows or "sam") in groups
 
 
-@pytest.mark.parametrize("name", aesam.list_methods())
+@pytest.mark.parametrize("name", all_methods())
 def test_filled_settings_are_the_record_s_but_for_implied_ones(name):
-    record = aesam.method_record(name)
+    record = lab_methods.record_of(name)
     named = {s.name: s.default for s in record.settings if not s.implied}
     assert fill(Method(name)).settings == named
+
+
+def test_what_only_the_lab_has_is_listed_after_the_library_s_and_is_none_of_it():
+    assert tuple(list_own_methods()) == registry.OF_THE_LAB
+    assert all_methods() == [*aesam.list_methods(), *list_own_methods()]
+    assert not set(aesam.list_methods()) & set(list_own_methods())
+    assert [r.name for r in lab_methods.all_records()] == all_methods()
+
+
+@pytest.mark.parametrize("name", list_own_methods())
+def test_a_method_of_the_lab_s_has_a_rule_a_cost_a_paper_and_a_companion_of_its_own(name):
+    own = own_method(name)
+    assert own.record.rule
+    assert own.record.cost
+    assert own.record.paper
+    assert own.where
+    assert type(lab_methods.companion_of(Method(name))) is not Companion
+    assert type(lab_methods.companion_of(Method("sam"))) is Companion
+
+
+def test_an_unknown_name_is_told_with_those_of_the_lab_s_too():
+    with pytest.raises(UsageError, match=r"unknown method 'emma': did you mean ema.*, swa"):
+        lab_methods.record_of("emma")
 
 
 def test_an_implied_setting_is_named_where_it_differs():

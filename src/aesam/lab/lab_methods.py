@@ -2,6 +2,7 @@
 
 A method without a record here works in every command, with the defaults of :class:`LabMethod`,
 unless its record in the library says that it is for other models than the lab's.
+What only the lab has (:mod:`aesam.lab.own_methods`) stands beside the library's methods everywhere.
 """
 
 import re
@@ -13,8 +14,10 @@ import torch
 from torch import nn
 
 import aesam
+from aesam.lab.companions.companion import Companion
 from aesam.lab.config import Method
-from aesam.lab.errors import UsageError
+from aesam.lab.errors import UsageError, unknown
+from aesam.lab.own_methods import list_own_methods, own_method
 from aesam.parts.samples import Samples
 from aesam.registry import (
     MethodRecord,
@@ -121,6 +124,8 @@ def _register_own() -> None:
         "sam-on": LabMethod(tuned=wide, colour=BLUE, marker="*"),
         "le-sam": LabMethod(colour=VERMILION, marker="8"),
         "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
+        "ema": LabMethod(colour=ORANGE, marker="8"),
+        "swa": LabMethod(colour=ORANGE, marker="H"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():
         register_lab_method(name, record)
@@ -132,21 +137,35 @@ _register_own()
 # Names, and how they are shown -------------------------------------------------------------------
 
 
+def all_methods() -> list[str]:
+    """The names of all methods: the library's, then those that only the lab has."""
+    return [*list_methods(), *list_own_methods()]
+
+
+def all_records() -> list[MethodRecord]:
+    """The records of all methods, in that order."""
+    return [*method_records(), *(own_method(name).record for name in list_own_methods())]
+
+
+def is_own(name: str) -> bool:
+    """Whether only the lab has the method."""
+    return name in list_own_methods()
+
+
 def methods_of(group: Group) -> list[str]:
-    """The library's methods that belong to a group.
+    """The methods that belong to a group.
 
     >>> methods_of("paper")
     ['erm', 'sam', 'esam', 'ss-sam', 'looksam', 'ae-sam', 'ae-looksam']
     """
-    return [name for name in list_methods() if lab_method(name).group == group]
+    return [name for name in all_methods() if lab_method(name).group == group]
 
 
 def record_of(name: str) -> MethodRecord:
-    """The library's record; an unknown name is a mistake of the user's, told with the near ones."""
-    try:
-        return method_record(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    """A method's record; an unknown name is a mistake of the user's, told with the near ones."""
+    if name not in all_methods():
+        raise unknown("method", name, all_methods())
+    return own_method(name).record if is_own(name) else method_record(name)
 
 
 def label_of(name: str) -> str:
@@ -155,8 +174,8 @@ def label_of(name: str) -> str:
     >>> label_of("ae-looksam"), label_of("erm-long")
     ('AE-LookSAM', 'ERM, twice as long')
     """
-    if name in list_methods():
-        return method_record(name).label
+    if name in all_methods():
+        return record_of(name).label
     # Names come from files: control characters would upset terminals, and matplotlib leaves labels
     # with a leading underscore out of its legends.
     shown = "".join(c if c.isprintable() else "?" for c in name).lstrip("_")
@@ -195,7 +214,7 @@ def order_of(name: str) -> tuple[int, str]:
 def all_settings() -> list[Setting]:
     """Each setting of any method once, as the first method that has it describes it."""
     found: dict[str, Setting] = {}
-    for record in method_records():
+    for record in all_records():
         for setting in record.settings:
             found.setdefault(setting.name, setting)
     return list(found.values())
@@ -280,9 +299,21 @@ def make(
         raise UsageError(f"{method.name}: {error}") from None
 
 
+def companion_of(method: Method) -> Companion:
+    """What goes with the method's optimizer through a run; of the library's methods, nothing."""
+    if not is_own(method.name):
+        return Companion()
+    own = own_method(method.name)
+    try:
+        return own.companion(**{**own.record.defaults, **method.settings})
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{method.name}: {error}") from None
+
+
 def check_settings(method: Method) -> None:
-    """Let the library refuse impossible settings before anything is loaded or trained."""
+    """Let the method refuse impossible settings before anything is loaded or trained."""
     _probe(method)
+    companion_of(method)
 
 
 def samples_of_method(method: Method) -> Samples:

@@ -70,7 +70,7 @@ BAD = {
     "a patch for a CNN": (("compare", "--patch", 4), "patch"),
     "a report of nothing": (("report", "nowhere"), "nowhere"),
     "unknown set to fetch": (("data", "mnist"), "unknown data set"),
-    "tune of nothing known": (("tune", "--methods", "sma"), "did you mean sam"),
+    "tune of nothing known": (("tune", "--methods", "sam1"), "did you mean sam"),
     "unknown flag": (("train", "--learning-rate", 1), "Unrecognized options: --learning-rate"),
     "no number": (("train", "--epochs", "many"), "epochs"),
     "a footer of another command": (("tune", "--epochs", "many"), "see aesam tune --help"),

@@ -13,7 +13,7 @@ from support.commands import aesam
 from aesam.lab import config
 from aesam.lab.cli import COMMANDS, parse, run_flags
 from aesam.lab.config import Training, config_hash
-from aesam.registry import list_methods, method_record
+from aesam.lab.lab_methods import all_methods, record_of
 
 
 def parsed(monkeypatch, command, *words):
@@ -88,9 +88,9 @@ def test_help_shows_the_defaults_of_the_data_set(dataset, epochs, capsys):
 def test_help_has_every_method_and_every_setting_with_its_default(command, capsys):
     told = told_by_help(capsys, command)
     names = told.replace(" ", "")
-    assert "{" + ",".join(list_methods()) + "}" in names
-    for name in list_methods():
-        for setting in method_record(name).settings:
+    assert "{" + ",".join(all_methods()) + "}" in names
+    for name in all_methods():
+        for setting in record_of(name).settings:
             assert f"--{setting.name.replace('_', '-')}" in told
     assert "--lambda1 FLOAT" in told
     assert "(default: -1; 0 for ae-looksam, matched-looksam, inverted-looksam)" in told

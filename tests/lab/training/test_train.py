@@ -15,10 +15,12 @@ from aesam.lab.config import Method, Run, config_hash
 from aesam.lab.data import data_record
 from aesam.lab.folders import RunFolder
 from aesam.lab.lab_methods import fill
+from aesam.lab.own_methods import list_own_methods
 from aesam.lab.training import run_checkpoint, trainer
 from aesam.lab.training.interrupts import Stopped
 
 pytestmark = pytest.mark.slow
+METHODS = [*FOR_ANY_MODEL, *list_own_methods()]
 KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "seconds", "versions"}
 
 
@@ -29,7 +31,7 @@ def small_run(method="ae-looksam", **training_changes):
     return replace(usual, method=fill(Method(method)), model=model, training=changed)
 
 
-@pytest.mark.parametrize("method", FOR_ANY_MODEL)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_digits_and_leaves_its_folder(method, tmp_path, capsys):
     code, told = aesam(
         "train", "--method", method, "--epochs", 3, "--noise", 0.2, "--out", tmp_path / "run",
@@ -164,7 +166,7 @@ def test_a_checkpoint_that_would_execute_code_is_refused(tmp_path):
 # Stopping and going on ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", FOR_ANY_MODEL)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_run_stopped_within_an_epoch_and_gone_on_with_is_one_that_was_not(method, tmp_path):
     run = small_run(method)
     trainer.train(run, tmp_path / "whole")

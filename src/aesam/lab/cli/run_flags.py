@@ -15,7 +15,7 @@ from aesam.lab.cli.console import is_given
 from aesam.lab.config import Data, Method, Model, Run, Training
 from aesam.lab.errors import UsageError
 from aesam.lab.grid import EngineName, check_engine
-from aesam.registry import Setting, list_methods, method_record, method_records
+from aesam.registry import Setting
 
 Command = TypeVar("Command", bound="RunFlags")
 
@@ -34,7 +34,7 @@ class RunFlags:
     @classmethod
     def usual_settings(cls, method: str, dataset: str) -> dict[str, float]:  # noqa: ARG003
         """The settings of a method that no flag is given for."""
-        return method_record(method).defaults
+        return lab_methods.record_of(method).defaults
 
     @classmethod
     def more_flags(cls) -> list[tuple[str, Any, Any]]:
@@ -130,7 +130,7 @@ def _values(flags: Any) -> dict[str, Any]:
 
 def _method_flags(command: type[RunFlags]) -> list[tuple[str, Any, Any]]:
     """``--method`` or ``--methods`` of a command, with the names there are."""
-    names = "{" + ",".join(list_methods()) + "}"
+    names = "{" + ",".join(lab_methods.all_methods()) + "}"
     groups = {group: lab_methods.methods_of(group) for group in get_args(lab_methods.Group)}
     shown = "; ".join(f"{group}: {', '.join(own)}" for group, own in groups.items() if own)
     about = f"{command.METHOD_HELP} By group – {shown}."
@@ -155,7 +155,7 @@ def _setting_flags(command: type[RunFlags], dataset: str) -> type[Any]:
                 f"the setting {setting.name} of {_owners(setting.name)} has the name of another "
                 "flag: register it under another name"
             )
-    usual = {name: command.usual_settings(name, dataset) for name in list_methods()}
+    usual = {name: command.usual_settings(name, dataset) for name in lab_methods.all_methods()}
     flags = [_setting_flag(setting, usual) for setting in settings]
     kind = make_dataclass("Settings", flags, frozen=True)
     kind.__doc__ = "Settings of methods; each is for those that are named with it."
@@ -178,7 +178,7 @@ def _setting_flag(
 def _meanings(name: str, switch: bool) -> list[str]:
     """What a setting is, for its help: one name may mean something else to another method."""
     meant: dict[str, list[tuple[str, Setting]]] = {}
-    for record in method_records():
+    for record in lab_methods.all_records():
         for setting in record.settings:
             if setting.name == name:
                 meant.setdefault(setting.help, []).append((record.name, setting))
@@ -229,14 +229,15 @@ def plural(setting: str) -> str:
 
 def _kind_of(setting: str) -> type[Any]:
     """What a setting's values are: real where methods differ in it."""
-    every = [s.default for record in method_records() for s in record.settings if s.name == setting]
-    kinds: set[type[Any]] = {float if d is None else type(d) for d in every}
+    every = [s for record in lab_methods.all_records() for s in record.settings]
+    defaults = [s.default for s in every if s.name == setting]
+    kinds: set[type[Any]] = {float if d is None else type(d) for d in defaults}
     return kinds.pop() if len(kinds) == 1 else float
 
 
 def _owners(setting: str) -> str:
     """The methods that have a setting, for its help."""
-    having = {record.name: setting in record.defaults for record in method_records()}
+    having = {record.name: setting in record.defaults for record in lab_methods.all_records()}
     lacking = [name for name, has in having.items() if not has]
     if len(lacking) < 2:
         return "all" + "".join(f" but {name}" for name in lacking)

@@ -18,7 +18,6 @@ from aesam.lab.grid import Job, Outcome
 from aesam.lab.method_search import MethodSearch, PlainGrid, Scored, scored
 from aesam.lab.show import as_rich
 from aesam.lab.show.search_curves import curve_svg, curves_sheet, in_words
-from aesam.registry import list_methods
 from aesam.searching import Range
 
 Search = MethodSearch | PlainGrid
@@ -60,7 +59,7 @@ class Tune(RunFlags):
 
     @classmethod
     def more_flags(cls) -> list[tuple[str, Any, Any]]:
-        kind = grids_class(list_methods())
+        kind = grids_class(lab_methods.all_methods())
         return [("grids", kind, kind())]
 
     def __call__(self) -> int:
@@ -120,7 +119,7 @@ class Tune(RunFlags):
                     raise UsageError(f"{method}: {error}") from None
                 ranges.append(own)
         if not ranges:
-            known = [name for name in list_methods() if lab_methods.searched(name)]
+            known = [name for name in lab_methods.all_methods() if lab_methods.searched(name)]
             raise UsageError(f"{method} has nothing to search: take of {', '.join(known)}")
         return ranges
 

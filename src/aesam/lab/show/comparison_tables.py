@@ -51,7 +51,13 @@ def explanation(comparison: Comparison) -> str:
             found.setdefault(row.against_baseline.label, []).append(row.label)
     named = "; ".join(f"of {', '.join(rows)}: {label}" for label, rows in found.items())
     first = f"{EXPLANATION} ({named})." if named else f"{EXPLANATION}."
-    return " ".join((first, *went_astray(comparison)))
+    return " ".join((first, *judged_by(comparison), *went_astray(comparison)))
+
+
+def judged_by(comparison: Comparison) -> list[str]:
+    """A sentence for each row whose accuracy is of other weights than the last ones."""
+    found = {row.label: row.runs[0].summary.get("evaluated") for row in comparison.rows}
+    return [f"{label}: accuracy of {wording.printable(e)}." for label, e in found.items() if e]
 
 
 def went_astray(comparison: Comparison) -> list[str]:

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import aesam
 from aesam.lab import lab_methods, models
+from aesam.lab.companions.companion import Companion
 from aesam.lab.config import Run, Training
 from aesam.lab.data import DataSet
 from aesam.lab.errors import UsageError, unknown
@@ -109,7 +110,14 @@ def seed_all(seed: int) -> None:
 class Engine:
     """What a run trains with; ``model`` and ``prepared`` are Accelerate's wrappers."""
 
-    def __init__(self, run: Run, data_set: DataSet, steps_per_epoch: int, accelerator: Any) -> None:
+    def __init__(
+        self,
+        run: Run,
+        data_set: DataSet,
+        steps_per_epoch: int,
+        accelerator: Any,
+        companion: Companion,
+    ) -> None:
         training = run.training
         self.accelerator = accelerator
         self.total_steps = training.epochs * steps_per_epoch
@@ -129,9 +137,12 @@ class Engine:
         self.model, self.prepared = prepared
         self.opt: aesam.SharpnessAware = aesam.unwrap(self.prepared)
         warmup = training.warmup * steps_per_epoch
-        self.scheduler = LambdaLR(
-            self.opt, lambda step: cosine_with_warmup(step, warmup, self.total_steps)
-        )
+
+        def rate(step: int) -> float:
+            usual = cosine_with_warmup(step, warmup, self.total_steps)
+            return usual if step < warmup else companion.rate(usual)
+
+        self.scheduler = LambdaLR(self.opt, rate)
         seed_all(run.seed * 1000 + accelerator.process_index)
 
     @property

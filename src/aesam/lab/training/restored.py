@@ -88,7 +88,7 @@ def _read(folder: RunFolder) -> tuple[Run, dict[str, Any]]:
     validation.check(run)
     if not folder.is_finished(run):
         raise UsageError(f"{folder.checkpoint} and {folder.config} are of different runs")
-    return run, saved["model"]
+    return run, run_checkpoint.trained_weights(saved)
 
 
 def _damaged(folder: RunFolder, why: str) -> UsageError:

@@ -25,6 +25,11 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "processes": list,
     "progress": dict,
 }
+#: Only there for methods with a companion: its state, and after the last epoch what was evaluated.
+_MAY_LACK: dict[str, type | tuple[type, ...]] = {
+    "companion": dict,
+    "evaluated": (dict, type(None)),
+}
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
@@ -45,10 +50,16 @@ def load(path: Path) -> dict[str, Any]:
     missing = _KINDS.keys() - found.keys()
     if missing:
         raise damaged(path, f"it lacks {', '.join(sorted(missing))}")
-    for name, kind in _KINDS.items():
-        if not isinstance(found[name], kind):
+    for name, kind in (_KINDS | _MAY_LACK).items():
+        if name in found and not isinstance(found[name], kind):
             raise damaged(path, f"{name} cannot be of type {type(found[name]).__name__}")
     return found
+
+
+def trained_weights(content: dict[str, Any]) -> dict[str, Any]:
+    """The state dict of the model that a finished run was judged by."""
+    evaluated = content.get("evaluated")
+    return content["model"] if evaluated is None else evaluated
 
 
 def saved_run(path: Path, content: dict[str, Any]) -> Run:

@@ -16,8 +16,10 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 import aesam
-from aesam.lab import config, data, files, fit, locks, summaries, validation
+from aesam.lab import config, data, files, fit, lab_methods, locks, summaries, validation
+from aesam.lab.companions.companion import Stage
 from aesam.lab.config import Run
+from aesam.lab.data import AnySplit
 from aesam.lab.data.run_samples import samples_of
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
@@ -28,6 +30,7 @@ from aesam.lab.training.interrupts import Stopped, StopRequest
 from aesam.lab.training.meter import Meter
 from aesam.lab.training.passes import Passes, evaluate
 from aesam.lab.training.reporters import Clock, Reporter, Silent
+from aesam.lab.training.shown import shown
 
 
 def train(
@@ -82,9 +85,13 @@ class Trainer:
         self._kind, self._held, self._data_set = samples.kind, samples.held, samples.data_set
         self._batches = self._make_batches(samples.train)
         fit.check_smallest_pass(run, samples.data_set, self._accelerator.num_processes)
-        self._engine = Engine(run, samples.data_set, len(self._batches), self._accelerator)
+        self._companion = lab_methods.companion_of(run.method)
+        self._engine = Engine(
+            run, samples.data_set, len(self._batches), self._accelerator, self._companion
+        )
         self._passes = Passes(self._engine, run.training)
         self._sharded = sharding.is_sharded(self._engine.net)
+        self._begin_companion()
         if run.training.measure is not None and self._sharded:
             raise UsageError(
                 f"measure {run.training.measure} needs the whole model on each process: leave it "
@@ -115,6 +122,16 @@ class Trainer:
             cutout=self._run.data.cutout,
             workers=training.workers,
         )
+
+    def _begin_companion(self) -> None:
+        if self._sharded and lab_methods.is_own(self._run.method.name):
+            raise UsageError(
+                f"{self._run.method.name} needs the whole model on each process: use another "
+                "method where the model is sharded"
+            )
+        engine, steps = self._engine, len(self._batches)
+        self._companion.begin(Stage(engine.net, engine.opt, engine.total_steps, steps))
+        self._evaluated: dict[str, Tensor] | None = None  # what the run is judged by in the end
 
     def hold_folder(self) -> AbstractContextManager[None]:
         """The folder to ourselves: the main process holds it, and the others go with it."""
@@ -149,12 +166,14 @@ class Trainer:
             record = self._engine.opt.last_step
             counts.count(record if record is not before else None, steps)  # None: it was skipped
             sums.add(loss, correct, len(labels))
+            self._companion.after_step(counts.step)
             if clock.is_due():
                 self._reporter.step(counts.step, counts.epoch + 1, loss.item(), counts.percent_sam)
             if self._must_stop(request):
                 counts.seconds += time.perf_counter() - begin
                 self._save()
                 raise Stopped(request.signum, f"at epoch {counts.epoch + 1}, step {counts.step}")
+        self._companion.after_epoch(counts.epoch + 1)
         counts.seconds += time.perf_counter() - begin
 
     def _must_stop(self, request: StopRequest) -> bool:
@@ -171,9 +190,18 @@ class Trainer:
         return done % training.evaluate_every == 0 or done == training.epochs
 
     def _measure(self) -> dict[str, float]:
-        """Loss and accuracy on what is evaluated on."""
-        chunks = data.evaluation_chunks(
-            self._held,
+        """Loss and accuracy on what is evaluated on, of the weights that are evaluated."""
+        weights = self._companion.weights()
+        with shown(self._engine, weights, self._batches):
+            loss, accuracy = evaluate(self._engine, self._chunks(self._held))
+            if weights is not None and self._counts.epoch + 1 == self._run.training.epochs:
+                state = sharding.whole_model_state(self._engine.net)
+                self._evaluated = {name: tensor.clone() for name, tensor in state.items()}
+        return {f"{self._kind}_loss": loss, f"{self._kind}_accuracy": accuracy}
+
+    def _chunks(self, split: AnySplit) -> Any:
+        return data.evaluation_chunks(
+            split,
             self._data_set,
             500,
             self._accelerator.device,
@@ -182,8 +210,6 @@ class Trainer:
             channels_last=self._run.training.channels_last,
             workers=self._run.training.workers,
         )
-        loss, accuracy = evaluate(self._engine, chunks)
-        return {f"{self._kind}_loss": loss, f"{self._kind}_accuracy": accuracy}
 
     def _finish_epoch(self, held: dict[str, float]) -> None:
         lr = float(self._engine.scheduler.get_last_lr()[0])
@@ -218,6 +244,8 @@ class Trainer:
             "processes": processes,
             "progress": self._counts.as_dict(),
         }
+        if beside := self._companion.state_dict():
+            content |= {"companion": beside, "evaluated": self._evaluated}
         self._folder.check_is_there()
         run_checkpoint.save(self._folder.checkpoint, content)
         self._folder.write_metrics(self._counts.metrics)
@@ -252,6 +280,7 @@ class Trainer:
         elif not self._sharded:
             raise ValueError("optimizer: there is none")
         self._take_own(saved["processes"])
+        self._companion.load_state_dict(saved.get("companion", {}))
         rates = [float(rate) for rate in engine.scheduler.get_last_lr()]
         fitting.check_hyperparameters(engine.opt, before, rates)
 
@@ -297,6 +326,8 @@ class Trainer:
             "versions": versions(),
             "config_hash": config.config_hash(self._run),
         }
+        if self._companion.evaluates:
+            summary["evaluated"] = self._companion.evaluates
         if self._accelerator.is_main_process:
             self._folder.write_summary(summary)
         self._accelerator.wait_for_everyone()

@@ -1,0 +1,1 @@
+"""What methods of the lab do beside the library's step."""

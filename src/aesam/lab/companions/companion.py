@@ -1,0 +1,89 @@
+"""Where the lab's loop can be extended: a companion goes with the optimizer through a run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+import aesam
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The run that a companion goes with.
+
+    Args:
+        net: the model that is trained, without any wrapper.
+        opt: the optimizer that trains it.
+        total_steps: of the whole run.
+        steps_per_epoch: of each of its epochs.
+    """
+
+    net: nn.Module
+    opt: aesam.SharpnessAware
+    total_steps: int
+    steps_per_epoch: int
+
+
+class Companion:
+    """A companion that does nothing, which is that of every method of the library.
+
+    It is made with the settings of its method, told of the run by :meth:`begin`, and called by the
+    loop. Every process of a run has one, and all of them must come to the same.
+
+    >>> Companion().weights() is None, Companion().state_dict()
+    (True, {})
+    """
+
+    #: What is evaluated in the place of the model's own weights, in words; empty if nothing is.
+    evaluates = ""
+
+    def begin(self, stage: Stage) -> None:
+        """The run is about to begin, or to go on."""
+
+    def rate(self, factor: float) -> float:
+        """The factor on the learning rate where the schedule's, after its warm-up, is this."""
+        return factor
+
+    def after_step(self, step: int) -> None:
+        """So many steps are done."""
+
+    def after_epoch(self, epoch: int) -> None:
+        """So many epochs are done, and nothing was evaluated yet after the last of them."""
+
+    def weights(self) -> Sequence[Tensor] | None:
+        """What is evaluated in the place of the model's parameters; None for these themselves."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What going on needs, in types that ``weights_only`` reads."""
+        return {}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave; a ValueError or TypeError says what is wrong."""
+        checked_keys("companion", saved, ())
+
+
+def checked_keys(where: str, saved: object, names: Sequence[str]) -> dict[str, Any]:
+    """A part of a checkpoint, if it has exactly these names."""
+    found = cast("dict[str, Any]", saved) if isinstance(saved, dict) else {}
+    if not isinstance(saved, dict) or found.keys() != set(names):
+        raise TypeError(f"{where}: must have {', '.join(names) or 'nothing'}")
+    return found
+
+
+def checked_count(where: str, value: object, most: float = 2.0**63) -> int:
+    """A number of a checkpoint that counts something."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise TypeError(f"{where} must be a count of at most {most:g}, got {value!r:.80}")
+    return value
+
+
+def checked_tensors(where: str, saved: object, like: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of a checkpoint, one for each of ``like``, brought to where those are."""
+    found = cast("list[Any]", saved) if isinstance(saved, list) else []
+    kinds = [(t.shape, t.dtype) if isinstance(t, Tensor) else None for t in found]
+    if kinds != [(t.shape, t.dtype) for t in like]:
+        raise TypeError(f"{where}: must be a tensor for each parameter of the model")
+    return [t.to(p.device, copy=True) for t, p in zip(found, like, strict=True)]

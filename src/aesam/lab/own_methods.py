@@ -1,0 +1,125 @@
+"""Methods that only the lab has: the library's step, and a companion of it in the lab's loop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from aesam import ERM
+from aesam.lab.companions.averages import ExponentialAverage, StochasticAverage
+from aesam.lab.companions.companion import Companion
+from aesam.registry import OF_THE_LAB, MethodRecord, Registry, Setting
+
+EMA_DECAY = Setting(
+    "ema_decay",
+    0.99,
+    "what is kept of the averaged weights at each step",
+    symbol="d",
+    allowed="between 0 and 1",
+    grid=(0.9, 0.99, 0.999),
+    least=0.0,
+    most=1.0,
+    is_open=True,
+)
+AVERAGE_AFTER = Setting(
+    "average_after",
+    0.75,
+    "share of training before the first epoch whose weights are averaged",
+    allowed="0 to 1",
+    least=0.0,
+    most=1.0,
+)
+RATE_FLOOR = Setting(
+    "rate_floor",
+    0.1,
+    "share of its highest value that the learning rate never falls below",
+    allowed="0 to 1",
+    grid=(0.05, 0.1, 0.2, 0.5),
+    least=0.0,
+    most=1.0,
+)
+
+
+@dataclass(frozen=True)
+class OwnMethod:
+    """A method that only the lab has.
+
+    Args:
+        record: what is known of it, as of a method of the library; its ``make`` gives the optimizer
+            that the loop steps with.
+        companion: makes its companion of the method's settings.
+        where: what it does in the loop, in a few words, in the place of a method's parts.
+        keeps: the setting that says which share of the training samples it keeps for itself, to
+            choose by; empty, the default, where it keeps none.
+    """
+
+    record: MethodRecord
+    companion: Callable[..., Companion]
+    where: str
+    keeps: str = ""
+
+
+_OWN = Registry[OwnMethod]("method of the lab")
+
+
+def list_own_methods() -> list[str]:
+    """The names of the methods that only the lab has."""
+    return _OWN.names()
+
+
+def own_method(name: str) -> OwnMethod:
+    """What is known of one of them."""
+    return _OWN[name]
+
+
+def _beside_the_plain_step(companion: type[Companion]) -> Callable[..., ERM]:
+    """Makes the base optimizer alone; all settings are the companion's."""
+
+    def make(base: torch.optim.Optimizer, model: nn.Module | None = None, **_: Any) -> ERM:
+        return ERM(base, model)
+
+    make.__doc__ = companion.__doc__
+    return make
+
+
+def _register(
+    name: str,
+    label: str,
+    companion: type[Companion],
+    *settings: Setting,
+    rule: str,
+    cost: str,
+    where: str,
+    paper: str,
+) -> None:
+    if name not in OF_THE_LAB:
+        raise ValueError(f"{name!r} must be one of the lab's names, {', '.join(OF_THE_LAB)}")
+    make = _beside_the_plain_step(companion)
+    record = MethodRecord(name, label, make, settings, paper, rule, cost)
+    _OWN.add(name, OwnMethod(record, companion, where))
+
+
+_register(
+    "ema",
+    "EMA",
+    ExponentialAverage,
+    EMA_DECAY,
+    rule="m ← d m + (1−d) w after every step; m is evaluated, its BatchNorm statistics made anew",
+    cost="1 gradient a step",
+    where="averages w after a step",
+    paper="Polyak and Juditsky 1992",
+)
+_register(
+    "swa",
+    "SWA",
+    StochasticAverage,
+    RATE_FLOOR,
+    AVERAGE_AFTER,
+    rule="the mean of w at the end of each late epoch is evaluated, its BatchNorm statistics made "
+    "anew; the learning rate stays at its floor",
+    cost="1 gradient a step",
+    where="averages w after an epoch, keeps the rate up",
+    paper="Izmailov et al. 2018",
+)
