@@ -1,4 +1,6 @@
-"""The same digits, with the loss, % SAM, ‖g‖², μ and the threshold of every step in TensorBoard.
+"""The same digits, with the loss, % SAM, ‖g‖², μ and the threshold of every step in TensorBoard,
+and whether the second gradients do anything: the rise of the loss at w + ε in percent, the cosine
+of both gradients, the length of what is new in the second, and the share of time that they take.
 
 aesam.metrics returns a flat dict of numbers, so that for Weights & Biases the line is
 wandb.log(aesam.metrics(opt, loss)), and in Lightning self.log_dict(aesam.metrics(opt)).
@@ -42,6 +44,7 @@ def main() -> None:
     print(
         f"{right:.1%} correct in training, second gradient on {opt.sam_fraction:.0%} of the steps"
     )
+    print(opt.health())
 
 
 if __name__ == "__main__":

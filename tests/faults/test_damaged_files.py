@@ -153,7 +153,7 @@ def test_the_commands_refuse_a_flipped_bit_and_leave_everything_as_it_was(
 
 WRONG = (None, "x", [], {}, -1, 10**30, float("nan"), torch.zeros(3), torch.zeros(0))
 #: What a checkpoint holds that is told or kept, and not computed with: any value of its type is.
-TOLD = ("seconds", "metrics", "trace", "sums")
+TOLD = ("seconds", "second_seconds", "metrics", "trace", "sums", "seen")
 
 
 def paths(value, path=()):

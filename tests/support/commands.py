@@ -55,12 +55,15 @@ def metrics_of(folder):
     lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("seconds")
+        line.pop("percent_time", None)
     return lines
 
 
 def summary_of(folder):
     summary = json.loads((Path(folder) / "summary.json").read_text())
-    summary.pop("seconds")
+    for timed in (summary, summary["health"] or {}):
+        timed.pop("seconds", None)
+        timed.pop("percent_time", None)
     return summary
 
 

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aesam.lab import second_gradients
+
 #: A run of whose steps a larger share was skipped did not train as asked.
 MOST_SKIPPED = 0.1
 
@@ -66,6 +68,8 @@ def fault(summary: object) -> str | None:
         return f"it has no number as 'train_loss': {loss!r:.80}"
     if not isinstance(found.get("versions", {}), dict):
         return "it has no names and numbers as 'versions'"
+    if (wrong := second_gradients.fault(found.get("health"))) is not None:
+        return wrong
     return None if isinstance(found.get("diverged", False), bool) else "'diverged' is not yes or no"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from aesam.lab import summaries
+from aesam.lab.show import wording
 
 
 class Output(Console):
@@ -30,6 +31,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         f"{kind} accuracy{judged} {accuracy:.2f} %, SAM on {summary['percent_sam']:.1f} % of "
         f"{summary['steps']} steps{more}, {summary['seconds']:.1f} s of training → {folder}"
     )
+    if summary.get("health"):
+        say(f"second gradients: {wording.printable(summary['health'].get('verdict'))}")
 
 
 def diverged(summary: dict[str, Any], folder: Path) -> str:

@@ -28,6 +28,7 @@ AXES = {
     "mean_squared_norm": "mean of ‖g‖² over batches",
     "full_squared_norm": "‖∇L‖², of the mean gradient",
     "percent_sam_epoch": "steps that used SAM (% of the epoch's)",
+    "percent_rise": "rise of the loss at w + ε (%)",
 }
 WIDE = 200.0  # a number that spans more than this is drawn on a logarithmic axis
 WIDE_NORMS = 30.0  # the same for the squared norms of a decision trace
@@ -40,7 +41,7 @@ def curves(comparison: Comparison, quantity: str, name: str) -> str:
     """One number of ``metrics.jsonl`` over epochs, for all methods."""
 
     def paint(figure: Figure, axes: Axes) -> None:
-        rows = drawn_rows(comparison)
+        rows = [row for row in drawn_rows(comparison) if has(row, quantity)]
         for place, row in enumerate(rows):
             epochs, means, deviations = over_epochs(row.runs, quantity)
             _paint_row(axes, row, _line_of(row, rows), place / max(1, len(rows)), epochs, means)
@@ -56,12 +57,17 @@ def curves(comparison: Comparison, quantity: str, name: str) -> str:
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel(axis_label(quantity))
-        if quantity.endswith(("loss", "norm", "variance")):
+        if quantity.endswith(("loss", "norm", "variance", "rise")):
             _set_scale(axes, _drawn(axes), WIDE)
-        longest = max(len(row.label) for row in rows)
+        longest = max((len(row.label) for row in rows), default=0)
         legend_below(figure, axes, 4 if longest < 12 else 2 if longest < 32 else 1)
 
     return draw(name, paint)
+
+
+def has(row: MethodRow, quantity: str) -> bool:
+    """Whether any run of a row recorded a number at all."""
+    return any(quantity in line for run in row.runs for line in run.metrics)
 
 
 def drawn_rows(comparison: Comparison, settings: int = len(LINES)) -> list[MethodRow]:

@@ -2,8 +2,13 @@
 
 from aesam.lab.show.canvas import Drawing
 from aesam.lab.show.comparison import Comparison
-from aesam.lab.show.curves import adaptive_rows, curves, decision_trace, drawn_rows, thinning
+from aesam.lab.show.curves import adaptive_rows, curves, decision_trace, drawn_rows, has, thinning
 from aesam.lab.show.tradeoff import accuracy_against_cost, has_times
+
+RISE = (
+    "By how much the loss is higher at w + ε, from the steps that took a second gradient: the "
+    "median of each epoch."
+)
 
 
 def figures(comparison: Comparison, prefix: str = "figure") -> list[Drawing]:
@@ -42,6 +47,7 @@ def _curves(comparison: Comparison, prefix: str) -> list[Drawing]:
         ("train_accuracy", "Training accuracy", f"{band}{noisy}.{best}"),
         (f"{split}_loss", f"{split.capitalize()} loss", f"{band}.{best}"),
         ("train_loss", "Training loss", f"{band}{noisy}.{best}"),
+        ("percent_rise", "Rise of the loss at w + ε", f"{RISE} {band}.{best}"),
     )
     return [
         Drawing(
@@ -51,6 +57,7 @@ def _curves(comparison: Comparison, prefix: str) -> list[Drawing]:
             curves(comparison, quantity, f"{prefix}-{quantity.replace('_', '-')}"),
         )
         for quantity, heading, caption in wanted
+        if any(has(row, quantity) for row in comparison.rows)
     ]
 
 

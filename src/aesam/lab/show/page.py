@@ -15,6 +15,7 @@ from aesam.lab.show import wording
 from aesam.lab.show.comparison import Comparison, MethodRow
 from aesam.lab.show.comparison_tables import results_sheet, runs_sheet, settings_sheet
 from aesam.lab.show.finished_runs import FinishedRun, versions_of
+from aesam.lab.show.health_table import health_sheet
 from aesam.lab.show.table import Sheet, cells_of
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Section:
     comparison: Comparison
     tiles: list[Tile]
     results: Sheet
+    health: Sheet | None
     drawings: "list[Drawing]"
     runs: Sheet
     settings: Sheet
@@ -165,6 +167,7 @@ def _section(comparison: Comparison, name: str) -> Section:
         comparison,
         _tiles(comparison),
         results_sheet(comparison),
+        health_sheet(comparison),
         figures(comparison, name),
         runs_sheet(comparison),
         settings_sheet(comparison),

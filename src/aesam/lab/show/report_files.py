@@ -3,14 +3,17 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+from aesam import Health
 from aesam.lab import files
 from aesam.lab.show import wording
 from aesam.lab.show.comparison import Against, Comparison, MethodRow, compare
 from aesam.lab.show.finished_runs import FinishedRun, read_runs, versions_of
+from aesam.lab.show.health_table import health_of
 from aesam.lab.show.page import html_report
 from aesam.lab.show.stats import Spread
 
@@ -69,6 +72,7 @@ def _row(row: MethodRow) -> dict[str, Any]:
         **_fields(row, "method", "label", "settings", "n", "seeds"),
         **{name: _spread(getattr(row, name)) for name in spreads},
         "gradients_per_step": row.gradients_per_step,
+        "health": _health(health_of(row)),
         "against_sam": _against(row.against_sam),
         "against_baseline": _against(row.against_baseline),
         **_fields(row, "best_in_group", "best_overall"),
@@ -92,6 +96,10 @@ def _spread(spread: Spread | None) -> dict[str, Any] | None:
         return None
     interval = None if spread.interval is None else list(spread.interval)
     return {"mean": spread.mean, "std": spread.std, "interval_95": interval}
+
+
+def _health(health: Health | None) -> dict[str, Any] | None:
+    return None if health is None else {**asdict(health), "verdict": health.verdict}
 
 
 def _against(against: Against | None) -> dict[str, Any] | None:

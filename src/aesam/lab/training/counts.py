@@ -7,6 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from aesam.lab import second_gradients
+
 #: Steps of an epoch whose decision is kept, evenly spaced.
 TRACE_POINTS = 50
 
@@ -27,6 +29,8 @@ class Counts:
     metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     epoch_sam: int = 0
     trace: dict[str, list[Any]] = field(default_factory=_empty_trace)
+    second_seconds: float = 0.0
+    seen: dict[str, list[float]] = field(default_factory=second_gradients.nothing_seen)
 
     @property
     def percent_sam(self) -> float:
@@ -44,6 +48,9 @@ class Counts:
             self.trace["step"].append(self.step)
             for name in ("squared_norm", "mean", "threshold", "used_sam"):
                 self.trace[name].append(getattr(record, name))
+        if record is not None and used:
+            second_gradients.note(self.seen, record)
+            self.second_seconds += record.seconds or 0.0
         self.step += 1
         self.batch += 1
         self.sam_steps += used
@@ -60,13 +67,21 @@ class Counts:
             "percent_sam_epoch": 100.0 * self.epoch_sam / self.batch,
             "gradients": self.gradients,
             "seconds": self.seconds,
+            **second_gradients.of_epoch(self.seen),
+            **self._time(),
             "trace": self.trace,
         }
         self.metrics.append(line)
         self.epoch += 1
         self.batch = self.epoch_sam = 0
-        self.trace = _empty_trace()
+        self.trace, self.seen = _empty_trace(), second_gradients.nothing_seen()
         return line
+
+    def _time(self) -> dict[str, float]:
+        """The share of second passes in the time so far, which both took on the host."""
+        if not (self.second_seconds and self.seconds):
+            return {}
+        return {"percent_time": min(100.0, 100.0 * self.second_seconds / self.seconds)}
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,7 +89,8 @@ class Counts:
     @classmethod
     def from_dict(cls, saved: dict[str, Any], steps_per_epoch: int) -> "Counts":
         """What :meth:`as_dict` gave, if it can be of a run with so many steps in an epoch."""
-        if saved.keys() != {each.name for each in fields(cls)}:
+        names = {each.name for each in fields(cls)}
+        if not names - _LATER <= saved.keys() <= names:
             raise TypeError(f"progress: must have {', '.join(each.name for each in fields(cls))}")
         counts = cls(**saved)
         for name in _COUNTED:
@@ -86,15 +102,18 @@ class Counts:
             raise ValueError(f"progress: step {counts.step} is not of epoch {counts.epoch}")
         if not counts.epoch_sam <= counts.batch <= steps_per_epoch:
             raise ValueError(f"progress: an epoch has no batch {counts.batch}")
-        if not counts.epoch_sam <= counts.sam_steps <= counts.step or not _is_seconds(
-            counts.seconds
+        times = (counts.seconds, counts.second_seconds)
+        if not counts.epoch_sam <= counts.sam_steps <= counts.step or not all(
+            map(_is_seconds, times)
         ):
             raise ValueError("progress: counts that no run can have")
         _check_trace(counts.trace)
+        second_gradients.check_seen(counts.seen)
         _check_lines(counts.metrics, counts.epoch, steps_per_epoch)
         return counts
 
 
+_LATER = {"second_seconds", "seen"}  # checkpoints of before lack them
 _COUNTED = ("epoch", "batch", "step", "sam_steps", "epoch_sam")
 _LINE = ("lr", "train_loss", "train_accuracy", "percent_sam", "percent_sam_epoch", "gradients",
          "seconds")  # fmt: skip
@@ -140,6 +159,9 @@ def _check_lines(lines: object, epochs: int, steps_per_epoch: int) -> None:
 
 def _can_be(name: str, value: Any) -> bool:
     """Whether a line of metrics may have this value; losses may be lost."""
+    of_second_gradients = second_gradients.can_be(name, value)
+    if of_second_gradients is not None:
+        return of_second_gradients
     if name == "trace":
         return isinstance(value, dict)
     if name == "norms":

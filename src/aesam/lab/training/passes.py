@@ -100,6 +100,7 @@ class Passes:
         return loss / len(parts) if len(parts) > 1 else loss, correct, losses
 
     def _second(self, parts: list[MicroBatch], at: Any) -> None:
+        loss: Tensor | None = None
         for i, (x, y) in enumerate(parts):
             rows: Any = slice(None)
             if self._selects_rows:
@@ -107,6 +108,9 @@ class Passes:
             with self._synchronised(i, parts):
                 part, _ = self._loss(self._engine.model(x[rows]), y[rows])
                 self._backward(part / len(parts) if len(parts) > 1 else part)
+            loss = part.detach() if loss is None else loss + part.detach()
+        if loss is not None:
+            at.loss = loss / len(parts) if len(parts) > 1 else loss
 
     def _backward(self, loss: Tensor) -> None:
         """Accelerate's divides by 1, which costs an operation in both directions."""

@@ -16,7 +16,17 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 import aesam
-from aesam.lab import config, data, files, fit, lab_methods, locks, summaries, validation
+from aesam.lab import (
+    config,
+    data,
+    files,
+    fit,
+    lab_methods,
+    locks,
+    second_gradients,
+    summaries,
+    validation,
+)
 from aesam.lab.companions.companion import Stage
 from aesam.lab.config import Run
 from aesam.lab.data import AnySplit
@@ -319,6 +329,9 @@ class Trainer:
             "gradients": counts.gradients,
             "seconds": counts.seconds,
             "skipped_steps": skipped,
+            "health": second_gradients.of_run(
+                counts.metrics, counts.sam_steps, counts.second_seconds
+            ),
             "diverged": summaries.has_diverged(counts.step, skipped, self._losses(last)),
             "parameters": self._engine.parameters,
             "processes": self._accelerator.num_processes,
