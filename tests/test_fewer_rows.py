@@ -210,7 +210,6 @@ REFUSED = {
     "reuse": ({"policy": Always(), "between": Reuse()}, "needs the gradient of the whole batch"),
     "mix": ({"policy": Always(), "combine": Mix()}, "needs the gradient of the whole batch at w"),
     "never": ({"policy": Never()}, "is for the ascent, which Never"),
-    "replay": ({"policy": Always(), "replay": True}, "a bare step"),
 }
 
 

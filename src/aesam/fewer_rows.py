@@ -1,7 +1,7 @@
 """Named methods that take a gradient of some rows only.
 
 What the keywords of all methods mean is said at :class:`aesam.SharpnessAware`; all of these take a
-function of per-sample losses, ``opt.step(losses)``.
+function of per-sample losses, ``opt.step(losses)``. Sub-batch ascent also works in bare loops.
 """
 
 from typing import TYPE_CHECKING
@@ -34,7 +34,8 @@ class SubSAM(SharpnessAware):
 
     ``ε = ρ g_S/‖g_S‖`` with ``g_S`` of every m-th row, ``d = ∇L(B; w + ε)``; see
     :class:`aesam.parts.samples.SubBatch`. Its best ρ is not SAM's. ``step`` takes a function of
-    per-sample losses, and returns the mean loss of those rows at ``w``.
+    per-sample losses, and returns the mean loss of those rows at ``w``. With ``replay`` a bare
+    ``step()`` works where the model returns the loss.
 
     Args:
         base: the optimizer to wrap.
@@ -43,10 +44,12 @@ class SubSAM(SharpnessAware):
         share: of the rows in the ascent, 1 over a whole number from 2; 1/8 by default.
         normalize: ``ε = ρ g/‖g‖`` (True, the default), or ``ε = ρ g``.
         nonfinite: ``"skip"`` (the default) or ``"raise"`` on infinite or NaN gradients.
-        replay: refused where True: a bare ``step()`` does not know rows. False by default.
+        replay: True makes a bare ``step()`` and a plain closure, which runs once, work with a model
+            that returns the loss: its training forward takes ``g_S`` of some rows of its arguments
+            first, and is then itself the second pass. Needs ``model``; False by default.
         max_norm: clip the final direction to this norm, above 0; None, the default, for not.
-        local_ascent: True for an ascent along each process's own gradient under DDP; False by
-            default.
+        local_ascent: True for an ascent along each process's own gradient under DDP, refused beside
+            ``replay``; False by default.
         compensate: multiply ρ by one over the share of steps with a second gradient so far, at most
             by this factor, 1 or more; None, the default, for not.
 

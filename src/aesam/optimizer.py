@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -18,13 +18,14 @@ from aesam._core import (
     dcp,
     messages,
     replay_check,
+    some_rows,
     step,
     tensors,
 )
-from aesam._core.around_base import AroundBase
+from aesam._core.around_base import NOWHERE, AroundBase
 from aesam._core.blocks import Block, Within
 from aesam._core.bystanders import Bystanders
-from aesam._core.guards import RandomState, replay_random, seeds_in
+from aesam._core.guards import Displacement, RandomState, replay_random, seeds_in
 from aesam._core.health import Health
 from aesam._core.ledger import CLOSURE, Complete, Ledger, Pending, start
 from aesam._core.recording import Recording
@@ -33,7 +34,7 @@ from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
 from aesam.parts.combine import Combine, Replace
-from aesam.parts.part import read, with_gradient
+from aesam.parts.part import Excursion, Gradient, read, with_gradient
 from aesam.parts.policies import Policy
 from aesam.parts.samples import Samples, WholeBatch
 
@@ -71,7 +72,8 @@ class SharpnessAware(AroundBase):
         replay: True for loops and trainers that call ``step()`` without a closure: the model's
             forwards are recorded and run again for the second gradient. Where the model returns
             the loss this is the same step; where the loss is made outside of it, it is functional
-            SAM, ``J(w+ε)ᵀ ∂L/∂f`` with ``∂L/∂f`` at ``w``. Needs ``model``; False by default.
+            SAM, ``J(w+ε)ᵀ ∂L/∂f`` with ``∂L/∂f`` at ``w``. Sub-batch ascent records nothing: there
+            the model must return the loss. Needs ``model``; False by default.
         max_norm: clip the final direction ``d`` to this norm, above 0; None, the default, for not.
             The decision is always on the unclipped gradient.
         local_ascent: True for an ``ε`` of each process's own gradient under DDP (m-sharpness),
@@ -140,7 +142,7 @@ class SharpnessAware(AroundBase):
         self.nonfinite = nonfinite
         self.replay = construction.check_replay(replay, self.model, parts)
         self.max_norm = None if max_norm is None else checks.positive("max_norm", max_norm)
-        self.local_ascent = construction.check_local_ascent(local_ascent, parts, base)
+        self.local_ascent = construction.check_local_ascent(local_ascent, self.replay, parts, base)
         self.compensate = construction.check_compensate(compensate)
         construction.set_default_radius(base, checks.at_least_zero("rho", rho))
         construction.keep_radius_on_load(base)
@@ -233,7 +235,7 @@ class SharpnessAware(AroundBase):
         random, drawn = ledger.random, ledger.drawn
         ledger.forget_first_pass()
         step.check_splits(self.parts.samples.splits, backwards.count)
-        if self.parts.move_before_pass:
+        if self.parts.move_before_pass or self._ascends_in_forward:
             self._check_moved(random)
         edited = edited or self.parts.take_one_gradient  # clipped: no second is at odds with it
         with torch.no_grad():
@@ -281,12 +283,81 @@ class SharpnessAware(AroundBase):
             self._warn_once(decision.notice)
         return pending.ahead is not None
 
+    def _ascend_for_forward(self, model: nn.Module, args: Any, kwargs: Any) -> Displacement | None:
+        if self._ledger.block is not None:
+            return None  # whose passes are somebody else's
+        self._ledger.discard()
+        return self._ledger.blocks.safely(self._ascend_on_some_rows, model, args, kwargs)
+
+    def _ascend_on_some_rows(self, model: nn.Module, args: Any, kwargs: Any) -> Displacement:
+        """Take the gradient of some rows, decide on it, and say where all of them go."""
+        ledger, params = self._ledger, self._parameters()
+        sighting = ledger.sightings.begin(None)
+        block = ledger.blocks.push(Block("the forward of some rows"))
+        ledger.watch.begin(self.model)
+        block.will(Bystanders(self.model, ledger.watch).restore)
+        rows = self.parts.samples.first_rows or slice(None)
+        loss = some_rows.backward(model, args, kwargs, rows, params, self._backwards, block)
+        pending, displacement = self._decide_on_some_rows(loss)
+        ledger.blocks.close(block)
+        self._backwards.follow(params)
+        if displacement is not None:
+            ledger.sightings.end(sighting)
+            pending.sighting = sighting
+        ledger.pending = pending
+        return displacement or Displacement(NOWHERE, self.normalize, None, ledger.workspace)
+
+    @torch.no_grad()
+    def _decide_on_some_rows(self, loss: Tensor) -> tuple[Pending, Displacement | None]:
+        ledger, parts = self._ledger, self.parts
+        params, values, radii, groups = with_gradient(
+            self.base.param_groups, self._default_radius()
+        )
+        seen = step.loss_for_policy(parts, loss, None, self._devices(), self.model)
+        each = parts.needs_norm_of_each
+        found, (mean_loss,) = read(params, values, radii, 1.0, each, seen)
+        if not (found.is_finite and math.isfinite(mean_loss or 0.0)):
+            return Pending(after=None), None
+        measured = replace(found, groups=groups, workspace=ledger.workspace)
+        pending, decision = step.decide(
+            parts, ledger.committed, measured, mean_loss, None, None, self.compensate
+        )
+        if decision.notice is not None:
+            self._warn_once(decision.notice)
+        _, ahead = step.awaiting_second_pass(pending)
+        pending.of_loop, displacement = step.ascend(
+            parts, ledger, pending, ahead, self.normalize, self.model
+        )
+        pending.is_unscaled = True  # by whoever calls step()
+        return pending, displacement
+
+    @torch.no_grad()
+    def _look_back(self, away: Excursion) -> None:
+        pending, sightings = self._ledger.pending, self._ledger.sightings
+        sighting = None if pending is None else pending.sighting
+        if sighting is not None and isinstance(away, Displacement):
+            step.look_back(sighting, away, sightings, self._parameters())
+
+    def _end_second_pass_of_loop(self, pending: Pending, first: Gradient) -> None:
+        """Make the direction of what a loop's own backward has left in ``p.grad``."""
+        if not self._has_gradients():
+            raise RuntimeError(messages.NO_GRADIENT)
+        if self._ledger.moved_forwards is not None:
+            self._ledger.moved_forwards.check()
+        with torch.no_grad():
+            params, second, *_ = with_gradient(self.base.param_groups, self._default_radius())
+            step.finish_second_pass(self.parts, self._ledger, pending, first, params, second)
+        pending.of_loop = None
+
     def _check_moved(self, random: RandomState | None) -> None:
         """Refuse a gradient that may have been taken at ``w``, where it should not have been."""
-        if random is None and self._ledger.moved_forwards is None:
+        if random is not None:
+            return  # the pass was in a block of ours
+        if self._ascends_in_forward:
+            raise RuntimeError(messages.DECIDES_IN_FORWARD)
+        if self._ledger.moved_forwards is None:
             raise RuntimeError(messages.MOVES_FIRST)
-        if random is None and self._ledger.moved_forwards is not None:
-            self._ledger.moved_forwards.check()
+        self._ledger.moved_forwards.check()
 
     def perturbed(self) -> AbstractContextManager[closures.Perturbed]:
         """At ``w + ε`` inside, with cleared gradients; at ``w`` with ``d`` in ``p.grad`` after.
@@ -389,15 +460,22 @@ class SharpnessAware(AroundBase):
         if scaler is None and callers.scaler_above() is not None:
             raise RuntimeError(messages.CLOSURE_IN_SCALER)
         passes = closures.passes_of(
-            closure, self.parts.samples, self.zero_grad, scaler, type(self).__name__
+            closure,
+            self.parts.samples,
+            self.zero_grad,
+            scaler,
+            type(self).__name__,
+            in_forward=self._ascends_in_forward,
         )
         decided = self._made_before()
         before, batch = closures.Traces(self._parameters(), self._backwards), Batch(closure)
         if passes is not None:
             passes.look()
+        # In a block of ours the model's forward would leave the passes to us.
+        by_forward = self._ascends_in_forward and passes is None
         loss = None
         for run in [closure] if passes is None else passes.first_passes():
-            with self._pass_at(CLOSURE), torch.enable_grad():
+            with nullcontext() if by_forward else self._pass_at(CLOSURE), torch.enable_grad():
                 loss = run()
         replaced = ledger.pending is not None and ledger.pending is not (
             decided and decided.pending
@@ -446,6 +524,9 @@ class SharpnessAware(AroundBase):
 
     def _finish(self, scaler: torch.amp.GradScaler | None) -> None:
         """The end of a step; with ``replay`` all of it but the first pass."""
+        pending = self._ledger.pending
+        if scaler is None and pending is not None and pending.of_loop is not None:
+            self._ledger.blocks.safely(self._end_second_pass_of_loop, pending, pending.of_loop)
         moves = self.parts.move_before_pass
         steps_bare = self.parts.take_one_gradient and not moves
         steps_bare |= self.replay or self._ledger.moved_forwards is not None

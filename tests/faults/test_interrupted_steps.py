@@ -68,6 +68,7 @@ FORMS = {
     "own passes": (by_own_passes, stochastic_net, {}),
     "replay": (bare, OfLosses, {"replay": True}),
     "scaler": (scaled, stochastic_net, {}),
+    "moved": (bare, OfLosses, {}),
 }
 CASES = [
     ("closure", "sam"), ("closure", "esam"), ("closure", "ae-looksam"), ("closure", "looksam"),
@@ -76,6 +77,7 @@ CASES = [
     ("closure", "wsam"), ("scaler", "wsam"), ("own passes", "f-sam"),
     ("own passes", "functional-sam"), ("scaler", "functional-sam"),
     ("closure", "anti-pgd"), ("scaler", "anti-pgd"), ("own passes", "lpf-sgd"),
+    ("moved", "msam"), ("moved", "stale-sam"), ("replay", "sub-sam"),
 ]  # fmt: skip
 
 
@@ -103,6 +105,11 @@ class Training:
 
     def ends(self):
         return [*weights(self.model), *self.buffers()]
+
+    def home(self):
+        """The weights as they are saved: one that waits for its backward saves those at w."""
+        self.model.state_dict()
+        return weights(self.model)
 
 
 def undisturbed(form, method):
@@ -172,7 +179,7 @@ def check_every_line(form, method, files, faults, short, step=Training.step):
     for at in chosen:
         lines = Lines(files, at)
         found = Interrupted(form, method, lines, step=step)
-        now = weights(found.training.model)
+        now = found.training.home()
         assert same(now, after if found.returned else before), lines.where
         assert same(found.goes_on(), ends), lines.where
     return len(chosen)

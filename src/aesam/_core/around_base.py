@@ -16,6 +16,7 @@ from aesam._core.guards import Displacement
 from aesam._core.ledger import Ledger, StepRecord
 from aesam._core.moved_forwards import MovedForwards
 from aesam._core.recording import Recording
+from aesam._core.some_rows import called_module
 from aesam._core.step import excursion_before_pass
 from aesam.parts import checks
 from aesam.parts.part import Direction, Excursion
@@ -47,7 +48,8 @@ class AroundBase(torch.optim.Optimizer):
         self._hear_own_gradients()
         self._recording: Recording | None = None
         sharded = self.model is not None and not tensors.are_plain(self._parameters())
-        if self.model is not None and (sharded or self.replay) and not self.policy.never_fires:
+        records = (sharded or self.replay) and not self.policy.never_fires
+        if self.model is not None and records and not self._ascends_in_forward:
             self._recording = Recording(
                 self.model, self._backwards, self.replay, self.parts.keep_output_gradients
             )
@@ -55,6 +57,13 @@ class AroundBase(torch.optim.Optimizer):
         if self.model is not None and moves:
             ask = self._excursion_for_forward
             self._ledger.moved_forwards = MovedForwards(self.model, self._backwards, ask)
+        if self.model is not None and self._ascends_in_forward:
+            self._ledger.moved_forwards = MovedForwards(
+                called_module(self.model),
+                self._backwards,
+                self._ascend_for_forward,
+                self._look_back,
+            )
 
     # What it shows -----------------------------------------------------------------------
 
@@ -157,9 +166,11 @@ class AroundBase(torch.optim.Optimizer):
         if ledger.block is None:
             if ledger.moved_forwards is not None:
                 ledger.moved_forwards.no_forward_is_running()
+            if ledger.awaits_backward:
+                return  # loops may clear between a forward and its backward
             if ledger.pending is not None and ledger.pending.ahead is None:
                 ledger.discard()  # the direction is gone with the gradients
-            elif ledger.pending is None and not ledger.awaits_backward:
+            elif ledger.pending is None:
                 ledger.forget_first_pass()  # an accumulation that was under way begins anew
 
     def train(self) -> None:
@@ -263,7 +274,23 @@ class AroundBase(torch.optim.Optimizer):
     def _ascends_locally(self) -> bool:
         return self.local_ascent and not self.policy.never_fires
 
-    def _excursion_for_forward(self) -> Excursion | None:
+    @property
+    def _ascends_in_forward(self) -> bool:
+        """Whether the model's own training forward is the second pass of a step.
+
+        The first, of some rows, is then made before it.
+        """
+        return self.replay and self.parts.always_pass_twice
+
+    def _ascend_for_forward(self, model: nn.Module, args: Any, kwargs: Any) -> Displacement | None:
+        """Where a training forward goes by the gradient of some of its rows, inside no block."""
+        raise NotImplementedError
+
+    def _look_back(self, away: Excursion) -> None:
+        """See what the loop's own second pass found, at the end of its backward."""
+        raise NotImplementedError
+
+    def _excursion_for_forward(self, *_: Any) -> Excursion | None:
         """Where a training forward of the model goes; inside a block it is there already."""
         if self._ledger.block is not None:
             return None

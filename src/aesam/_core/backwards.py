@@ -14,6 +14,7 @@ from torch.autograd import Variable
 from torch.nn.parameter import is_lazy
 
 from aesam._core import tensors
+from aesam._core.blocks import Block
 
 current_task: Callable[[], int] = torch._C._current_graph_task_id
 _queue_callback: Callable[[Callable[[], None]], None] = Variable._execution_engine.queue_callback
@@ -36,6 +37,7 @@ class Backwards:
         self.on_end: weakref.WeakMethod[Callable[[], None]] | None = None
         self._last = -1
         self._open: int | None = None
+        self._ignores = False
         self._arrived = _hook_for(weakref.ref(self))
 
     @property
@@ -50,6 +52,14 @@ class Backwards:
                 known[id(p)] = weakref.ref(p, _forgetter(known, id(p)))
                 handle: Any = p.register_post_accumulate_grad_hook(self._arrived)
                 weakref.finalize(self, handle.remove)
+
+    def ignore(self, block: Block) -> None:
+        """Count nothing within the block, whose gradients nobody else sees."""
+        block.will(self._heed)
+        self._ignores = True
+
+    def _heed(self) -> None:
+        self._ignores = False
 
     def clear(self) -> None:
         """The gradients were cleared, or taken by a step."""
@@ -68,6 +78,8 @@ class Backwards:
             self._began(task, None)
 
     def at_parameter(self, task: int, param: Tensor) -> None:
+        if self._ignores:
+            return
         self._last = task
         if self._open is None:
             _queue_callback(self._soon)

@@ -147,10 +147,12 @@ def passes_of(
     zero_grad: Callable[[], None],
     scaler: torch.amp.GradScaler | None,
     method: str,
+    in_forward: bool = False,
 ) -> LossesClosure | None:
     """The passes with a function of per-sample losses, which takes ``rows``.
 
-    None for a plain closure, which clears, computes the loss and backpropagates it itself.
+    None for a plain closure, which clears, computes the loss and backpropagates it itself. Where
+    rows are chosen in the model's forward (``in_forward``) it will do.
     """
     if not callable(closure):
         raise TypeError(
@@ -160,7 +162,7 @@ def passes_of(
     rows_name = _rows_name(closure, any_name=samples.needs_losses)
     if rows_name is not None:
         return LossesClosure(closure, zero_grad, scaler, samples, rows_name)
-    if samples.needs_losses:
+    if samples.needs_losses and not in_forward:
         splits = samples.splits
         why = "selects samples" if splits == 1 else f"takes the gradients of {splits} splits"
         raise TypeError(f"{method} {why}, so it needs their losses:\n{LOSSES_EXAMPLE}")

@@ -327,7 +327,8 @@ def _check_first_rows(parts: Parts) -> None:
 def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
     """Whether forwards are recorded; refused where, run again, they cannot make what parts need.
 
-    They are with ``replay``, and where a part takes all its second gradients from them.
+    They are with ``replay``, and where a part takes all its second gradients from them. Where the
+    first gradient is of some rows, the model's own forward is the second pass.
     """
     kept = parts.keep_output_gradients
     if not checks.flag("replay", replay) and not kept:
@@ -342,6 +343,8 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
             f"{asked} cannot record a ScriptModule: give the module that it was made of, or use "
             f"{'SAM with step(closure)' if kept else 'step(closure)'}"
         )
+    if parts.always_pass_twice:
+        return True
     if parts.needs_losses:
         raise ValueError(
             f"replay=True cannot be combined with {parts.samples!r}, which selects rows: a bare "
@@ -360,9 +363,16 @@ def check_replay(replay: bool, model: nn.Module | None, parts: Parts) -> bool:
     return True
 
 
-def check_local_ascent(given: object, parts: Parts, base: torch.optim.Optimizer) -> bool:
+def check_local_ascent(
+    given: object, replay: bool, parts: Parts, base: torch.optim.Optimizer
+) -> bool:
     """Whether each process ascends along its own gradient; refused where that cannot be right."""
     local = checks.flag("local_ascent", given)
+    if local and replay and parts.always_pass_twice:
+        raise ValueError(
+            f"local_ascent=True cannot be combined with replay=True and {parts.samples!r}, whose "
+            "gradient is averaged in the model's forward: use step(losses), or leave it out"
+        )
     if local and (parts.observers.keys() | parts.learners.keys()) & {"ascent"}:
         raise ValueError(
             f"local_ascent=True cannot be used with {type(parts.ascent).__name__}, which remembers "

@@ -62,6 +62,7 @@ class Sighting:
     length: Tensor | None = None  # of ε
     began: float = 0.0
     seconds: float = 0.0
+    of_unit: bool = False  # whether the product is with g_s/‖g_s‖
 
     def numbers(self) -> list[Tensor]:
         """Those to be fetched, in the order that :meth:`fetched` takes them."""
@@ -75,7 +76,8 @@ class Sighting:
         if at_w is not None and away is not None and at_w != 0.0:
             rise = (away - at_w) / abs(at_w)
         if product is not None and length is not None and length * first * second > 0.0:
-            cosine = max(-1.0, min(1.0, product / (length * second)))
+            size = 1.0 if self.of_unit else second
+            cosine = max(-1.0, min(1.0, product / (length * size)))
             bend = second * math.sqrt(1.0 - cosine * cosine) / first
         return Seen(rise, cosine, bend, self.seconds)
 

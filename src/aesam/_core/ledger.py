@@ -108,13 +108,16 @@ class Pending:
     parts have for after the base's update, by question. ``loss`` is that of the first pass where it
     was told, ``sighting`` what the second one sees, ``seen`` that in plain
     numbers. ``returned`` is what the base's update returned, once it has; ``afterwards`` then acts
-    for the parts that have something to do after it, those in ``acted`` have.
+    for the parts that have something to do after it, those in ``acted`` have. ``of_loop`` is the
+    first gradient where the loop's own forward and backward are the second pass, and ``step()`` is
+    to make the direction of what they leave.
     """
 
     after: Committed | None
     record: StepRecord | None = None
     generators: Mapping[str, torch.Generator] = field(default_factory=dict[str, torch.Generator])
     ahead: SecondPass | None = None
+    of_loop: Gradient | None = None
     norm_at_ascent: Tensor | None = None
     norm_of_direction: float = 0.0
     carried: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -194,11 +197,17 @@ class Ledger:
     def ready_for(self, call: str) -> None:
         """Refuse ``call`` inside a pass; end a pass that an interrupt left behind."""
         self.blocks.drop_left()
-        if self.moved_forwards is not None:
-            self.moved_forwards.no_forward_is_running()
-            self.moved_forwards.bring_back()
+        self._forget_forward()
         if self.block is not None and not (self.block == CLOSURE and call in _INSIDE_CLOSURE):
             raise RuntimeError(f"{call} inside `with {self.block}`: leave that block first")
+
+    def _forget_forward(self) -> None:
+        """Bring the weights back from a forward whose backward has not ended."""
+        if self.moved_forwards is not None:
+            self.moved_forwards.no_forward_is_running()
+            if self.awaits_backward and self.pending is not None and self.pending.of_loop:
+                self.discard()
+            self.moved_forwards.bring_back()
 
     def switch(self, mode: str, switch: Callable[[], object] | None) -> None:
         """Let a base with two sets of weights change to the other.
@@ -230,6 +239,8 @@ class Ledger:
     def end_step(self) -> None:
         """End the step under way after an error: taken if the base's update returned."""
         self.forget_first_pass()
+        if self.moved_forwards is not None:
+            self.moved_forwards.bring_back()
         if self.pending is not None and self.pending.returned:
             with suppress(Exception):  # which was raised already
                 self.pending.afterwards()

@@ -161,13 +161,58 @@ BROUGHT_BACK = """\
 this method moves the weights for a training forward, and they were brought back to w before its
 backward(): by a forward in evaluation mode or without gradients, state_dict(), zero_grad() of the
 step before, or a call of the optimizer in between; or backward() ran a second time. Evaluate and
-save before the training forward or after its backward(); of several losses make one backward()."""
+save before the training forward or after its backward(); of several losses make one backward().
+A sub-batch is of one training forward: another one before backward() brings them back too."""
 
 NOT_MOVED_FOR = """\
 step() found a gradient of no training forward of the model, so that it may not be taken where this
 method takes it: call the model itself (not model.forward() or one of its submodules), the one that
-was passed as model, in training mode; outputs are found in tensors, tuples, lists, dicts and
-dataclasses. Or use `with opt.first_pass():` around forward and backward, or step(closure)."""
+was passed as model, in training mode; give torch.compile's module as model if that is what you
+call; outputs are found in tensors, tuples, lists, dicts and dataclasses. Or use
+`with opt.first_pass():` around forward and backward, or step(closure)."""
+
+NO_LOSS_RETURNED = """\
+replay=True with a sub-batch takes the gradient of some rows in the model's own forward, and so
+needs a model that returns the loss: one number, or an output that has it as .loss. This one does
+not. Put the loss into a module, give that as model and call it in training,
+    class WithLoss(torch.nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+        def forward(self, x, y):
+            return torch.nn.functional.cross_entropy(self.net(x), y)
+or use opt.step(losses) without replay."""
+
+LOSS_OUTSIDE = """\
+replay=True with a sub-batch: the backward() began at another output of the model than its loss,
+whose gradient on some rows was ascended along. Backpropagate the loss that the model returns, or
+use opt.step(losses) without replay."""
+
+NO_ROWS = """\
+replay=True with a sub-batch found no rows in what the model is given: tensors whose first
+dimension is the batch, in arguments, tuples, lists, dicts and dataclasses. Give it such, or use
+opt.step(losses) without replay."""
+
+OF_SOME_ROWS = """\
+This came of the forward that sub-batch ascent (replay=True) makes on some rows of the batch: of
+each tensor argument that has as many rows as most have. If the model cannot run on them, use
+opt.step(losses) without replay."""
+
+SEVERAL_FORWARDS = """\
+replay=True with a sub-batch ascends for one training forward a step, and this gradient is of
+several (accumulation): each had rows, a decision and a place of its own. Give all rows to one
+forward; or own the passes: inside `with opt.first_pass():` backpropagate the rows
+opt.parts.samples.first_rows of every micro-batch, inside `with opt.perturbed():` all of them."""
+
+DECIDES_IN_FORWARD = """\
+replay=True with a sub-batch decides in the model's training forward, and there was none: call the
+model itself, the one that was passed as model, in training mode, then backward() and step(); give
+torch.compile's module as model if that is what you call. To own the passes use
+`with opt.first_pass():` around the first one."""
+
+REPLICATED = """\
+torch.nn.DataParallel runs copies of the weights, which the forward of a copy cannot move: use
+DistributedDataParallel, or one device."""
 
 UNSYNCHRONISED = """\
 needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that

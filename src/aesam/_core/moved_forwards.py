@@ -18,21 +18,31 @@ from torch import Tensor, nn
 
 from aesam._core import messages, model_hooks, trees
 from aesam._core.backwards import Backwards, current_task
+from aesam._core.some_rows import loss_in
 from aesam.parts.part import Excursion
 
-#: Asks an optimizer where its next pass is made: None inside one of its blocks, which moves by
-#: itself; a displacement that moves nothing where there is no direction yet.
-Ask = Callable[[], Excursion | None]
+#: Asks an optimizer where a pass is made, from its forward's module and arguments: None inside one
+#: of its blocks, which moves by itself; a displacement that moves nothing where there is no
+#: direction yet.
+Ask = Callable[[nn.Module, Any, Any], Excursion | None]
+
+#: Is shown where the weights were at the end of a backward, when they are about to come back.
+Look = Callable[[Excursion], None]
 
 
 class MovedForwards:
     """Moves a model's weights for its training forwards, and brings them back.
 
-    A training forward is one of a model in training mode with gradients enabled.
+    A training forward is one of a model in training mode with gradients enabled. All those of a
+    step go to the same place; with ``look`` each goes to a place of its own, a step has one, and
+    its backward must begin at the loss that the model returns.
     """
 
-    def __init__(self, model: nn.Module, backwards: Backwards, ask: Ask) -> None:
+    def __init__(
+        self, model: nn.Module, backwards: Backwards, ask: Ask, look: Look | None = None
+    ) -> None:
         self._ask = weakref.WeakMethod(ask)
+        self._look = None if look is None else weakref.WeakMethod(look)
         self._backwards = backwards
         self._sharded = any(hasattr(p, "to_local") for p in model.parameters())
         self._away: Excursion | None = None
@@ -42,38 +52,49 @@ class MovedForwards:
         model_hooks.listen(model, self)
         handle = model.register_state_dict_pre_hook(_AtHome(self))
         weakref.finalize(self, handle.remove)
-        backwards.on_end = weakref.WeakMethod(self.bring_back)
+        backwards.on_end = weakref.WeakMethod(self._backward_ended)
 
     @property
     def is_away(self) -> bool:
         """Whether a training forward waits for its backward."""
         return self._away is not None
 
-    def before(self, model: nn.Module, _args: Any, _kwargs: Any) -> None:
+    def before(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         self._depth += 1
         if self._depth > 1 or current_task() != -1:
             return  # of a model that calls itself, or a checkpoint's inside a backward
         if not (model.training and torch.is_grad_enabled()):
             self.bring_back()
-        elif self._away is None:
+        elif self._away is None or self._look is not None:
+            if getattr(model, "_is_replica", False):
+                raise RuntimeError(messages.REPLICATED)
+            self.bring_back()
             self._backwards.none_is_running()
-            ask = self._ask()
-            excursion = None if ask is None else ask()
-            if excursion is not None:
-                self._away = excursion  # noted before it is done
-                excursion.move()
+            _with_gradients_as_now(partial(self._depart, model, args, kwargs))
 
-    def after(self, output: Any) -> None:
+    def _depart(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        ask = self._ask()
+        excursion = None if ask is None else ask(model, args, kwargs)
+        if excursion is not None:
+            self._away = excursion  # noted before it is done
+            excursion.move()
+
+    def after(self, output: Any) -> Any:
         self._depth -= 1
         if self._depth > 0 or current_task() != -1 or self._away is None:
-            return
+            return None
         if sys.exc_info()[1] is not None and output is None:
             self.bring_back()  # the forward failed
-            return
+            return None
         arrived = partial(_arrived, weakref.ref(self), self._journeys)
+        if self._look is not None:
+            loss = loss_in(output)
+            loss.register_hook(arrived)
+            return trees.mapped(output, lambda t: t if t is loss else _refusing(t))
         for tensor in trees.tensors_in(output):
             if tensor.requires_grad:
                 tensor.register_hook(arrived)
+        return None
 
     def arrived(self, journey: int) -> None:
         """A gradient came to the output of a forward that was moved for."""
@@ -84,10 +105,16 @@ class MovedForwards:
             self._through = {*self._through.intersection(self._backwards.tasks), task}
         self._backwards.at_root(task, self._sharded)
 
+    def _backward_ended(self) -> None:
+        look = None if self._look is None else self._look()
+        if look is not None and self._away is not None:
+            look(self._away)
+        self.bring_back()
+
     def bring_back(self) -> None:
         """To ``w``, to the bit; harmless if they are there, or cut short and done again."""
         if self._away is not None:
-            self._away.restore()
+            _with_gradients_as_now(self._away.restore)
             self._away = None
             self._journeys += 1
 
@@ -100,12 +127,40 @@ class MovedForwards:
         tasks = set(self._backwards.tasks)
         if not tasks or tasks - self._through:
             raise RuntimeError(messages.NOT_MOVED_FOR)
+        if self._look is not None and len(tasks) > 1:
+            raise RuntimeError(messages.SEVERAL_FORWARDS)
+
+
+def _with_gradients_as_now(work: Callable[[], None]) -> None:
+    """An interrupt may leave a ``torch.no_grad()`` before its end, and gradients off for good."""
+    enabled = torch.is_grad_enabled()
+    try:
+        work()
+    except BaseException:
+        torch.set_grad_enabled(enabled)
+        raise
 
 
 def _arrived(own: "weakref.ref[MovedForwards]", journey: int, _: Tensor) -> None:
     moved = own()
     if moved is not None:
         moved.arrived(journey)
+
+
+def _refusing(output: Tensor) -> Tensor:
+    """What the caller is given in the place of an output that no backward may begin at.
+
+    The loss is made of the output itself, and its gradient passes there.
+    """
+    if not output.requires_grad:
+        return output
+    handed_out = output.view_as(output)
+    handed_out.register_hook(_refuse)
+    return handed_out
+
+
+def _refuse(_: Tensor) -> None:
+    raise RuntimeError(messages.LOSS_OUTSIDE)
 
 
 class _AtHome:

@@ -208,6 +208,21 @@ def _placed(ascent: Ascent, along: Gradient, model: Any) -> Gradient:
     return replace(along, places=places_of(along.params, model))
 
 
+def look_back(
+    sighting: Sighting, displacement: Displacement, sightings: Sightings, params: list[Tensor]
+) -> None:
+    """See, still at ``w + ε``, what the loop's own second pass found.
+
+    What comes before ``step()``, clipping and unscaling, may change its length.
+    """
+    grads = {id(p): p.grad for p in params if p.grad is not None}
+    found = displacement.along(grads) if sightings.wants_angle else None
+    if found is not None:
+        product, sighting.length = found
+        sighting.product = product / tensors.norm(list(grads.values())).to(product)
+        sighting.of_unit = True
+
+
 def displace(block: Block, excursion: Excursion | None) -> None:
     """Move the weights within the block; they are back to the bit after it."""
     if excursion is not None:

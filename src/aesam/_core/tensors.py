@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import Parameter
 
 _PLAIN = frozenset({Tensor, Parameter})
@@ -402,6 +402,23 @@ def _alike(tensors: Sequence[Tensor], kind: Callable[[Tensor], object]) -> list[
     for i, tensor in enumerate(tensors):
         kinds.setdefault(kind(tensor), []).append(i)
     return list(kinds.values())
+
+
+def average(targets: Sequence[Tensor], group: Any) -> None:
+    """``targets ←`` their mean over the processes of a group, which all have the same ones."""
+    if any(t.is_sparse for t in targets):
+        raise TypeError(
+            "gradients of an embedding with sparse=True cannot be averaged here: make it with "
+            "sparse=False"
+        )
+    processes = torch.distributed.get_world_size(group)
+    for rows in _alike(targets, _DTYPE_AND_DEVICE) if targets else []:
+        chosen = [targets[i] for i in rows]
+        together: Tensor = _flatten_dense_tensors(chosen)
+        torch.distributed.all_reduce(together, group=group)
+        together.div_(processes)
+        means = cast(tuple[Tensor, ...], _unflatten_dense_tensors(together, chosen))
+        torch._foreach_copy_(chosen, means)
 
 
 def real(tensors: Sequence[Tensor]) -> list[Tensor]:
