@@ -76,16 +76,22 @@ class Literal:
         return [p.detach().clone() for p in self.params]
 
     @torch.no_grad()
+    def loss_now(self, split):
+        """Mean loss of the model as it is."""
+        self.net.eval()
+        (chunk,) = data.evaluation_chunks(split, self.samples.data_set, len(split), "cpu")
+        loss = cross_entropy(self.net(chunk[0].double()), chunk[1]).item()
+        self.net.train()
+        return loss
+
+    @torch.no_grad()
     def loss_of(self, weights, split):
         """Mean loss with other weights and their own statistics of BatchNorm."""
         state = {k: v.clone() for k, v in self.net.state_dict().items()}
         for p, w in zip(self.params, weights, strict=True):
             p.copy_(w)
         self.statistics()
-        self.net.eval()
-        (chunk,) = data.evaluation_chunks(split, self.samples.data_set, len(split), "cpu")
-        loss = cross_entropy(self.net(chunk[0].double()), chunk[1]).item()
-        self.net.train()
+        loss = self.loss_now(split)
         self.net.load_state_dict(state)
         return loss
 

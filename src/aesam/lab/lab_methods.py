@@ -126,6 +126,7 @@ def _register_own() -> None:
         "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
         "ema": LabMethod(colour=ORANGE, marker="8"),
         "swa": LabMethod(colour=ORANGE, marker="H"),
+        "swad": LabMethod(colour=ORANGE, marker="*"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():
         register_lab_method(name, record)
@@ -308,6 +309,12 @@ def companion_of(method: Method) -> Companion:
         return own.companion(**{**own.record.defaults, **method.settings})
     except (TypeError, ValueError) as error:
         raise UsageError(f"{method.name}: {error}") from None
+
+
+def kept_share(method: Method) -> float:
+    """The share of the training samples that the method keeps for itself, mostly none."""
+    keeps = own_method(method.name).keeps if is_own(method.name) else ""
+    return {**record_of(method.name).defaults, **method.settings}[keeps] if keeps else 0.0
 
 
 def check_settings(method: Method) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from aesam import ERM
 from aesam.lab.companions.averages import ExponentialAverage, StochasticAverage
 from aesam.lab.companions.companion import Companion
+from aesam.lab.companions.dense_average import DenseAverage
 from aesam.registry import OF_THE_LAB, MethodRecord, Registry, Setting
 
 EMA_DECAY = Setting(
@@ -39,6 +40,40 @@ RATE_FLOOR = Setting(
     grid=(0.05, 0.1, 0.2, 0.5),
     least=0.0,
     most=1.0,
+)
+OPTIMUM_PATIENCE = Setting(
+    "optimum_patience",
+    3,
+    "the start is an epoch whose loss is the least of so many from it on",
+    symbol="N_s",
+    allowed="≥ 1",
+    least=1,
+)
+OVERFIT_PATIENCE = Setting(
+    "overfit_patience",
+    6,
+    "the end is before so many epochs in a row with losses above the threshold",
+    symbol="N_e",
+    allowed="≥ 1",
+    least=1,
+)
+TOLERANCE = Setting(
+    "tolerance",
+    1.3,
+    "the threshold as a multiple of the mean loss at the start",
+    symbol="r",
+    allowed="≥ 1",
+    grid=(1.1, 1.3, 1.6),
+    least=1.0,
+)
+OWN_HOLDOUT = Setting(
+    "own_holdout",
+    0.1,
+    "share of the training samples that it keeps to choose by and does not train on",
+    allowed="between 0 and 1",
+    least=0.0,
+    most=1.0,
+    is_open=True,
 )
 
 
@@ -93,12 +128,13 @@ def _register(
     cost: str,
     where: str,
     paper: str,
+    keeps: str = "",
 ) -> None:
     if name not in OF_THE_LAB:
         raise ValueError(f"{name!r} must be one of the lab's names, {', '.join(OF_THE_LAB)}")
     make = _beside_the_plain_step(companion)
     record = MethodRecord(name, label, make, settings, paper, rule, cost)
-    _OWN.add(name, OwnMethod(record, companion, where))
+    _OWN.add(name, OwnMethod(record, companion, where, keeps))
 
 
 _register(
@@ -122,4 +158,21 @@ _register(
     cost="1 gradient a step",
     where="averages w after an epoch, keeps the rate up",
     paper="Izmailov et al. 2018",
+)
+_register(
+    "swad",
+    "SWAD",
+    DenseAverage,
+    TOLERANCE,
+    OPTIMUM_PATIENCE,
+    OVERFIT_PATIENCE,
+    OWN_HOLDOUT,
+    rule="the mean of w after every step from epoch s to epoch e is evaluated, its BatchNorm "
+    "statistics made anew. With l_i the loss on samples of its own after epoch i: s is the first "
+    "with l_s = min(l_s … l_{s+N_s−1}); e is followed by the first N_e losses in a row above "
+    "r · mean(l_s … l_{s+N_s−1})",
+    cost="1 gradient a step, on fewer samples",
+    where="averages w after a step, keeps samples to choose by",
+    paper="Cha et al. 2021",
+    keeps=OWN_HOLDOUT.name,
 )

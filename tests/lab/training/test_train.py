@@ -44,12 +44,13 @@ def test_every_method_trains_digits_and_leaves_its_folder(method, tmp_path, caps
     }  # fmt: skip
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary.keys() >= KEYS
-    assert summary["steps"] == 33
-    assert summary["gradients"] == pytest.approx(33 * (1 + summary["percent_sam"] / 100))
+    steps = 30 if method == "swad" else 33  # it keeps a tenth of the samples for itself
+    assert summary["steps"] == steps
+    assert summary["gradients"] == pytest.approx(steps * (1 + summary["percent_sam"] / 100))
     lines = metrics_of(tmp_path / "run")
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert lines[-1]["train_loss"] < lines[0]["train_loss"]
-    assert len(lines[0]["trace"]["step"]) == 11
+    assert len(lines[0]["trace"]["step"]) == steps // 3
 
 
 def test_evaluating_less_often_changes_nothing_but_the_lines_without_it(tmp_path):

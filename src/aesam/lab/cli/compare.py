@@ -103,7 +103,11 @@ def check_all(jobs: list[Job], runner: RunnerFlags, out: Path) -> None:
         validation.check(job.run)
     if runner.engine == "local":  # on a cluster the data need not be here
         kinds = {
-            (replace(job.run, method=Method(), seed=0), smallest_pass(job.run)): job.run
+            (
+                replace(job.run, method=Method(), seed=0),
+                smallest_pass(job.run),
+                lab_methods.kept_share(job.run.method),
+            ): job.run
             for job in jobs
         }
         for run in kinds.values():

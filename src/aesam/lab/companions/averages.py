@@ -35,7 +35,8 @@ class Average:
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self.count, self.tensors = 0, list[Tensor]()
+        self.count = 0
+        self.tensors: list[Tensor] = []
 
     @torch.no_grad()
     def add(self, tensors: Sequence[Tensor]) -> None:
@@ -46,6 +47,17 @@ class Average:
         else:
             self.tensors = [t.clone() for t in now]
         self.count += 1
+
+    @torch.no_grad()
+    def merge(self, other: "Average") -> None:
+        """The mean of both by their counts; only for means, not for exponential averages."""
+        if not self.count:
+            self.tensors = [t.clone() for t in other.tensors]
+        elif other.count:
+            share = other.count / (self.count + other.count)
+            for own, more in zip(self.tensors, other.tensors, strict=True):
+                own.lerp_(more, share)
+        self.count += other.count
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "tensors": self.tensors}

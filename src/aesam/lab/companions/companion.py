@@ -1,6 +1,6 @@
 """Where the lab's loop can be extended: a companion goes with the optimizer through a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,12 +18,15 @@ class Stage:
         opt: the optimizer that trains it.
         total_steps: of the whole run.
         steps_per_epoch: of each of its epochs.
+        own_loss: the mean loss of the model as it is on the samples that the method keeps for
+            itself; only where its record says that it keeps any.
     """
 
     net: nn.Module
     opt: aesam.SharpnessAware
     total_steps: int
     steps_per_epoch: int
+    own_loss: Callable[[], float]
 
 
 class Companion:

@@ -12,10 +12,12 @@ from aesam.lab.data import draws
 from aesam.lab.data.data_records import load
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
 from aesam.lab.errors import UsageError, unknown
+from aesam.lab.lab_methods import kept_share
 
 #: Seeds that must not depend on the run's, so that all runs share them.
 _SUBSET_SEED = 20230501
 _HOLDOUT_SEED = 20230502
+_KEPT_SEED = 20230503
 
 #: Wrong labels are of the other classes, or of any.
 NOISE_KINDS = ("different", "uniform")
@@ -25,12 +27,16 @@ AnySplitT = TypeVar("AnySplitT", bound=Split | FolderSplit)
 
 @dataclass(frozen=True)
 class RunSamples:
-    """What is trained on, and what is evaluated on (``kind`` says which split that is)."""
+    """What is trained on, and what is evaluated on (``kind`` says which split that is).
+
+    ``kept`` is what the method keeps of the training samples to choose by, if it is such a one.
+    """
 
     data_set: DataSet
     train: AnySplit
     held: AnySplit
     kind: str
+    kept: AnySplit | None = None
 
 
 def samples_of(run: Run, root: Path | None = None) -> RunSamples:
@@ -39,6 +45,7 @@ def samples_of(run: Run, root: Path | None = None) -> RunSamples:
     The subset and the validation split are the same for all seeds, so that seeds can be paired and
     nothing is tuned on samples that another seed trains on; the noise follows the run's seed. The
     validation labels stay clean only where the test labels would: they are taken before the noise.
+    What a method keeps for itself is taken after it, with wrong labels like those it trains on.
     ``root`` is where the data lie, if not where the run says.
     """
     data_set = load(run.data.name, root or run.data.root)
@@ -55,7 +62,10 @@ def samples_of(run: Run, root: Path | None = None) -> RunSamples:
             train.labels, data_set.classes, run.data.noise, run.seed, run.data.noise_kind
         )
         train = train.with_labels(noisy)
-    return RunSamples(data_set, train, held, kind)
+    kept, share = None, kept_share(run.method)
+    if share > 0.0:
+        train, kept = hold_out(train, share, _KEPT_SEED)
+    return RunSamples(data_set, train, held, kind, kept)
 
 
 def hold_out(split: AnySplitT, share: float, seed: int) -> tuple[AnySplitT, AnySplitT]:

@@ -93,6 +93,7 @@ class Trainer:
         self._reporter = reporter if main else Silent()
         samples = samples_of(run, root)
         self._kind, self._held, self._data_set = samples.kind, samples.held, samples.data_set
+        self._kept = samples.kept
         self._batches = self._make_batches(samples.train)
         fit.check_smallest_pass(run, samples.data_set, self._accelerator.num_processes)
         self._companion = lab_methods.companion_of(run.method)
@@ -140,8 +141,15 @@ class Trainer:
                 "method where the model is sharded"
             )
         engine, steps = self._engine, len(self._batches)
-        self._companion.begin(Stage(engine.net, engine.opt, engine.total_steps, steps))
+        stage = Stage(engine.net, engine.opt, engine.total_steps, steps, self._own_loss)
+        self._companion.begin(stage)
         self._evaluated: dict[str, Tensor] | None = None  # what the run is judged by in the end
+
+    def _own_loss(self) -> float:
+        """The loss of the model on what its method keeps to choose by, never the test set."""
+        if self._kept is None:
+            raise ValueError(f"{self._run.method.name} keeps no samples for itself")
+        return evaluate(self._engine, self._chunks(self._kept))[0]
 
     def hold_folder(self) -> AbstractContextManager[None]:
         """The folder to ourselves: the main process holds it, and the others go with it."""
@@ -339,7 +347,7 @@ class Trainer:
             "versions": versions(),
             "config_hash": config.config_hash(self._run),
         }
-        if self._companion.evaluates:
+        if self._companion.weights() is not None:
             summary["evaluated"] = self._companion.evaluates
         if self._accelerator.is_main_process:
             self._folder.write_summary(summary)
