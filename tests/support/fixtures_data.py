@@ -173,3 +173,17 @@ class Server:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def write_bible(root, chapters=12, verses=8):
+    """A text as ``bible`` prints it, with words that repeat, so that it can be learned."""
+    words = ("And the king", "said unto", "his servants, Behold;", "there was light", "in the land")
+    lines = []
+    for chapter in range(chapters):
+        for verse in range(verses):
+            start = (3 * chapter + 5 * verse) % len(words)
+            said = " ".join((*words[start:], *words[:start]))
+            lines.append(f"{'1Ki' if chapter % 2 else 'Ge'}{chapter + 1}:{verse + 1} {said}.")
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "kjv.txt").write_text("\n".join(lines) + "\n")
+    return root

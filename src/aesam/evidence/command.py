@@ -134,7 +134,9 @@ class _Course:
 
     def _found(self, searches: Mapping[str, MethodSearch]) -> dict[str, Any]:
         """What the searches chose; nothing is searched for rows that have nothing to search."""
-        done = {name: settings.found_by(s) for name, s in searches.items() if not s.jobs}
+        done = {
+            name: settings.found_by(s, self._bench) for name, s in searches.items() if not s.jobs
+        }
         free = [c.name for c in self._asked.contenders if c.name not in searches]
         return done | dict.fromkeys(free, settings.NOTHING_SEARCHED)
 

@@ -70,10 +70,17 @@ def _search(bench: Bench, contender: Contender, ranges: Sequence[Range], out: Pa
         run = run_of(bench.search, contender, seed, **settings)
         return Job(run, folder_of(run, out))
 
-    return MethodSearch(contender.name, ranges, seeds=SEARCH_SEEDS, limit=LIMIT, make_job=make_job)
+    return MethodSearch(
+        contender.name,
+        ranges,
+        seeds=SEARCH_SEEDS,
+        limit=LIMIT,
+        make_job=make_job,
+        score=bench.measure,
+    )
 
 
-def found_by(search: MethodSearch) -> dict[str, Any]:
+def found_by(search: MethodSearch, bench: Bench) -> dict[str, Any]:
     """What a search chose and how, as plain values."""
     return {
         "chosen": search.chosen,
@@ -86,7 +93,7 @@ def found_by(search: MethodSearch) -> dict[str, Any]:
                 "points": [
                     {
                         "value": v,
-                        "accuracy": p.accuracy,
+                        bench.measure: p.score,
                         "std": p.std,
                         "n": p.n,
                         "diverged": p.diverged,

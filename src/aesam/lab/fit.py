@@ -46,7 +46,10 @@ def check_smallest_pass(run: Run, data_set: DataSet, world: int = 1) -> None:
             f"of {run.method.name}'s splits: use a larger batch_size, or fewer splits"
         )
     side = data_set.size
-    row = torch.zeros(1, data_set.channels, side, side, device="meta")
+    if data_set.is_text:
+        row = torch.zeros(1, side, dtype=torch.int64, device="meta")
+    else:
+        row = torch.zeros(1, data_set.channels, side, side, device="meta")
     try:
         with torch.no_grad():
             outline(run, data_set).train()(row)

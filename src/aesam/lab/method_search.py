@@ -1,9 +1,11 @@
 """The search for a method's settings, by runs: which to make, and what they say.
 
 The search itself is :class:`aesam.searching.WideningSearch`; here its trainings are jobs, and their
-validation accuracies its scores. Finished runs are never run again, so it goes on after a kill.
+validation accuracies (or losses, where these count) its scores. Finished runs are never run again,
+so it goes on after a kill.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -12,6 +14,7 @@ from typing import Any
 
 from aesam.lab import validation
 from aesam.lab.config import Method
+from aesam.lab.data.data_records import Score
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
 from aesam.lab.grid import Job
@@ -26,22 +29,23 @@ MakeJob = Callable[[Mapping[str, float], int], Job]
 class Scored:
     """A method with settings, over all its seeds that were run.
 
-    ``accuracy`` counts every run, also those that diverged.
+    ``score`` is the mean validation accuracy or loss. Every run counts, also one that diverged; a
+    loss that was lost is infinite.
     """
 
     method: Method
-    accuracy: float
+    score: float
     std: float | None
     n: int
     diverged: int
 
 
-def scored(jobs: Iterable[Job]) -> list[Scored]:
+def scored(jobs: Iterable[Job], score: Score = "accuracy") -> list[Scored]:
     """Finished jobs by their methods and settings, as they were first asked for."""
     found: dict[Method, list[Mapping[str, Any]]] = {}
     for job in jobs:
         found.setdefault(job.run.method, []).append(validated(job))
-    return [_scored(method, summaries) for method, summaries in found.items()]
+    return [_scored(method, summaries, score) for method, summaries in found.items()]
 
 
 def validated(job: Job) -> Mapping[str, Any]:
@@ -52,10 +56,11 @@ def validated(job: Job) -> Mapping[str, Any]:
     return summary
 
 
-def _scored(method: Method, summaries: Sequence[Mapping[str, Any]]) -> Scored:
-    values = [summary["validation_accuracy"] for summary in summaries]
-    gone = sum(map(is_diverged, summaries))
-    return Scored(method, mean(values), sample_std(values), len(values), gone)
+def _scored(method: Method, summaries: Sequence[Mapping[str, Any]], score: Score) -> Scored:
+    found = [summary[f"validation_{score}"] for summary in summaries]
+    values = [math.inf if value is None else float(value) for value in found]
+    std = sample_std(values) if all(map(math.isfinite, values)) else None
+    return Scored(method, mean(values), std, len(values), sum(map(is_diverged, summaries)))
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class MethodSearch:
         seeds: of the runs.
         limit: how many values may be added to those of each setting.
         make_job: the job of settings and a seed.
+        score: what of the held-out part counts, ``"accuracy"`` (the default) or ``"loss"``.
     """
 
     def __init__(
@@ -86,9 +92,13 @@ class MethodSearch:
         seeds: Sequence[int],
         limit: int,
         make_job: MakeJob,
+        score: Score = "accuracy",
     ) -> None:
         self.method, self._make_job = method, make_job
-        self._search = WideningSearch(ranges, seeds=seeds, limit=limit)
+        self.score: Score = score
+        self._search = WideningSearch(
+            ranges, seeds=seeds, limit=limit, higher_is_better=score == "accuracy"
+        )
         self._failed, self._refused = 0, dict[str, None]()
         self.done: list[Job] = []
         self._planned = self._plan()
@@ -133,9 +143,12 @@ class MethodSearch:
         self.done += done.values()
         self._failed = len(self._planned) - len(done)
         if not self._failed:
-            scores = {one: _score(validated(job)) for one, job in done.items()}
+            scores = {one: self._score_of(validated(job)) for one, job in done.items()}
             self._search.tell(dict.fromkeys(now.tries) | scores)
             self._planned = self._plan()
+
+    def _score_of(self, summary: Mapping[str, Any]) -> float | None:
+        return None if is_diverged(summary) else summary[f"validation_{self.score}"]
 
     # What there is to say ------------------------------------------------------------------------
 
@@ -164,7 +177,7 @@ class MethodSearch:
 
     def curves(self) -> list[ScoredCurve]:
         """Every setting that was searched to its end."""
-        found = {one.method: one for one in scored(self.done)}
+        found = {one.method: one for one in scored(self.done, self.score)}
         curves: list[ScoredCurve] = []
         for curve in self._search.curves:
             points: dict[float, Scored] = {}
@@ -177,10 +190,6 @@ class MethodSearch:
         return curves
 
 
-def _score(summary: Mapping[str, Any]) -> float | None:
-    return None if is_diverged(summary) else summary["validation_accuracy"]
-
-
 class PlainGrid:
     """Every combination of the values to start from and nothing else, as in the paper.
 
@@ -188,9 +197,16 @@ class PlainGrid:
     """
 
     def __init__(
-        self, method: str, ranges: Sequence[Range], *, seeds: Sequence[int], make_job: MakeJob
+        self,
+        method: str,
+        ranges: Sequence[Range],
+        *,
+        seeds: Sequence[int],
+        make_job: MakeJob,
+        score: Score = "accuracy",
     ) -> None:
         self.method, self._ranges = method, ranges
+        self.score: Score = score
         names, values = [each.name for each in ranges], [each.start for each in ranges]
         points = [dict(zip(names, point, strict=True)) for point in product(*values)]
         self.jobs = [make_job(point, seed) for point in points for seed in seeds]
@@ -210,8 +226,11 @@ class PlainGrid:
 
     @property
     def _best(self) -> Scored | None:
-        alive = [one for one in scored(self.done) if not one.diverged]
-        return max(alive, key=lambda one: one.accuracy, default=None)
+        alive = [one for one in scored(self.done, self.score) if not one.diverged]
+        return max(alive, key=self._goodness, default=None)
+
+    def _goodness(self, one: Scored) -> float:
+        return one.score if self.score == "accuracy" else -one.score
 
     @property
     def chosen(self) -> dict[str, float] | None:
@@ -250,7 +269,8 @@ class PlainGrid:
 
     def curves(self) -> list[ScoredCurve]:
         """Of each setting's values the best over those of the others."""
-        worst_first = sorted(scored(self.done), key=lambda one: (not one.diverged, one.accuracy))
+        found = scored(self.done, self.score)
+        worst_first = sorted(found, key=lambda one: (not one.diverged, self._goodness(one)))
         curves: list[ScoredCurve] = []
         for each in self._ranges:
             best_of = {one.method.settings[each.name]: one for one in worst_first}

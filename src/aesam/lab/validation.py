@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from aesam.lab import data, fit, lab_methods, models
 from aesam.lab.config import Measure, NoiseKind, OptimizerName, Precision, Run, Training
-from aesam.lab.data.run_samples import samples_of
+from aesam.lab.data.run_samples import NO_NOISE, samples_of
 from aesam.lab.errors import UsageError, unknown
 
 Bounds = Mapping[str, tuple[int, int]]
@@ -69,9 +69,30 @@ def check_positive(name: str, value: float) -> None:
 
 
 def _check_data(run: Run) -> None:
+    _check_kind(run)
     _between("noise", run.data.noise, 0.0, 1.0)
     _between("holdout", run.data.holdout, 0.0, 1.0)
     _one_of("kind of noise", run.data.noise_kind, NoiseKind)
+
+
+def _check_kind(run: Run) -> None:
+    """A model is made for images or for text, and so are some settings."""
+    known, model = data.data_record(run.data.name), models.model_record(run.model.name)
+    if model.reads != known.kind:
+        raise UsageError(
+            f"model {model.name} reads {model.reads} and {known.name} is {known.kind}: choose "
+            f"among {', '.join(models.models_reading(known.kind))}"
+        )
+    if known.kind == "text":
+        if run.data.noise:
+            raise UsageError(f"{NO_NOISE}, got noise={run.data.noise}")
+        for name, value in (
+            ("augment", run.data.augment),
+            ("cutout", run.data.cutout),
+            ("channels_last", run.training.channels_last),
+        ):
+            if value:
+                raise UsageError(f"{name} is for images and {known.name} is text: leave it out")
 
 
 def check_with_data(run: Run) -> None:

@@ -10,7 +10,7 @@ from aesam.lab.data import DataRecord
 from aesam.lab.errors import UsageError
 
 SMALL_CIFAR = Training(epochs=60, channels_last=True, evaluate_every=5)
-BUILT_IN = ["digits", "cifar10", "cifar100", "cifar10-16", "folder", "synthetic"]
+BUILT_IN = ["digits", "cifar10", "cifar100", "cifar10-16", "folder", "kjv-text", "synthetic"]
 FACTS = {
     "name": "rows",
     "label": "Rows",

@@ -12,7 +12,8 @@ from aesam.lab.models import ModelFamily, ModelRecord
 
 BUILT_IN = [
     *("digits-cnn", "mlp", "resnet8", "resnet20", "resnet32", "resnet56"),
-    *("resnet18", "resnet34", "resnet50", "wrn-28-10", "pyramidnet-110", "vit-s", "wrn-D-K"),
+    *("resnet18", "resnet34", "resnet50", "wrn-28-10", "pyramidnet-110", "vit-s"),
+    *("text-transformer", "wrn-D-K"),
 ]
 
 

@@ -15,7 +15,7 @@ from aesam.lab.models.vit import ViT
 pytestmark = pytest.mark.slow
 SMALL = ["digits-cnn", "mlp", "resnet8", "resnet20", "resnet32", "resnet56", "wrn-10-1"]
 LARGE = ["resnet18", "resnet34", "resnet50", "wrn-16-4", "pyramidnet-110", "vit-s"]
-BUILDABLE = [name for name in models.list_models() if name != "wrn-D-K"]
+BUILDABLE = [name for name in models.models_reading("images") if name != "wrn-D-K"]
 
 
 def small(name):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from aesam.lab import files, lab_methods, validation
-from aesam.lab.cli.console import command_line, console, diverged, say
+from aesam.lab.cli.console import command_line, console, diverged, is_given, say
 from aesam.lab.cli.run_flags import RunFlags, RunnerFlags
 from aesam.lab.config import Method, Run
 from aesam.lab.data import data_record
@@ -48,7 +48,7 @@ class Compare(RunFlags):
     seeds: tuple[int, ...] = (0, 1, 2)
     """One run of each method for each."""
     noise: tuple[float, ...] = (0.6,)
-    """Shares of wrong training labels."""
+    """Shares of wrong training labels; unless given, none on text, where none can be changed."""
     out: Path = Path("runs/compare")
     """Where the runs, results.json and report.html go."""
     runner: RunnerFlags = field(default_factory=RunnerFlags)
@@ -70,11 +70,15 @@ class Compare(RunFlags):
         self.refuse_settings_of_none(self.methods)
         return [
             Job(run, folder_of(run, self.out))
-            for noise in dict.fromkeys(self.noise)
+            for noise in dict.fromkeys(self._levels())
             for seed in dict.fromkeys(self.seeds)
             for method in dict.fromkeys(self.methods)
             for run in [self._run(method, seed, noise)]
         ]
+
+    def _levels(self) -> tuple[float, ...]:
+        is_text = data_record(self.data.name).kind == "text"
+        return (0.0,) if is_text and not is_given("--noise") else self.noise
 
     @classmethod
     def usual_settings(cls, method: str, dataset: str) -> dict[str, float]:

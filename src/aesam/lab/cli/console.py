@@ -24,11 +24,12 @@ console = Output(stderr=False)
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     kind = "test" if summary["test_accuracy"] is not None else "validation"
-    accuracy = summary[f"{kind}_accuracy"]
+    accuracy, loss = summary[f"{kind}_accuracy"], summary.get(f"{kind}_loss")
+    loss = "" if loss is None else f", loss {loss:.3f}"
     more = "".join(f", {told}" for told in [summaries.remarks(summary)] if told)
     judged = f" of {summary['evaluated']}" if "evaluated" in summary else ""
     say(
-        f"{kind} accuracy{judged} {accuracy:.2f} %, SAM on {summary['percent_sam']:.1f} % of "
+        f"{kind} accuracy{judged} {accuracy:.2f} %{loss}, SAM on {summary['percent_sam']:.1f} % of "
         f"{summary['steps']} steps{more}, {summary['seconds']:.1f} s of training → {folder}"
     )
     if summary.get("health"):

@@ -12,6 +12,8 @@ from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import command_line, console, is_given, say
 from aesam.lab.cli.run_flags import RunFlags, RunnerFlags, grids_class, plural
 from aesam.lab.config import Data
+from aesam.lab.data import data_record
+from aesam.lab.data.data_records import Score
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import folder_of
 from aesam.lab.grid import Job, Outcome
@@ -29,10 +31,10 @@ class Tune(RunFlags):
 
     The values of a setting are doubled and halved until the best one is inside them: rho first,
     then the others at the best rho. All values are run with the first seed, those that do well
-    with more. Each setting's validation accuracy is of a held-out tenth of the training set. Shows
-    the curves and the best settings, and writes tune.json and a figure for each setting. Finished
-    runs are never run again: stopped, it goes on when it is typed again. The paper then repeats the
-    training on all of the training set: use the settings with `aesam compare`.
+    with more. What counts is the accuracy, or on text the loss, on a held-out tenth of the training
+    set. Shows the curves and the best settings, and writes tune.json and a figure for each setting.
+    Finished runs are never run again: stopped, it goes on when it is typed again. The paper then
+    repeats the training on all of the training set: use the settings with `aesam compare`.
     """
 
     data: Data = field(default_factory=lambda: Data(holdout=0.1))
@@ -103,9 +105,12 @@ class Tune(RunFlags):
             self._ranges(method, usual.method.settings),
             tuple(dict.fromkeys(self.seeds)),
         )
+        score = data_record(self.data.name).score
         if self.plain_grid:
-            return PlainGrid(method, ranges, seeds=seeds, make_job=make_job)
-        return MethodSearch(method, ranges, seeds=seeds, limit=self.limit, make_job=make_job)
+            return PlainGrid(method, ranges, seeds=seeds, make_job=make_job, score=score)
+        return MethodSearch(
+            method, ranges, seeds=seeds, limit=self.limit, make_job=make_job, score=score
+        )
 
     def _ranges(self, method: str, usual: Mapping[str, float]) -> list[Range]:
         """The settings that the method's record says are searched, in its order."""
@@ -142,7 +147,7 @@ class Tune(RunFlags):
     def _write(self, searches: Sequence[Search]) -> None:
         found = as_json(searches)
         about = {"command": command_line(), "search": "grid" if self.plain_grid else "widening"}
-        files.write_json(self.out / "tune.json", {**about, **found})
+        files.write_json(self.out / "tune.json", files.without_nan({**about, **found}))
         written = [self.out / "tune.json"]
         for setting in dict.fromkeys(c["setting"] for m in found["methods"] for c in m["curves"]):
             written.append(self.out / f"tune-{setting}.svg")
@@ -157,8 +162,8 @@ class Tune(RunFlags):
 def as_json(searches: Sequence[Search]) -> dict[str, Any]:
     """Everything that was tried and what came of it, as plain values.
 
-    ``rows`` has every method with its settings, the chosen first, then by accuracy; where one of
-    its runs diverged, a setting comes after those where none did.
+    ``rows`` has every method with its settings, the chosen first, then by accuracy or loss; where
+    one of its runs diverged, a setting comes after those where none did.
     """
     rows = [row for search in searches for row in _rows(search)]
     methods = [
@@ -171,7 +176,10 @@ def as_json(searches: Sequence[Search]) -> dict[str, Any]:
                 {
                     "setting": curve.setting,
                     "at": dict(curve.at),
-                    "points": [{"value": v, **_numbers(one)} for v, one in curve.points.items()],
+                    "points": [
+                        {"value": v, **_numbers(one, search.score)}
+                        for v, one in curve.points.items()
+                    ],
                 }
                 for curve in search.curves()
             ],
@@ -187,18 +195,19 @@ def _rows(search: Search) -> list[dict[str, Any]]:
         {
             "method": one.method.name,
             "settings": one.method.settings,
-            **_numbers(one),
+            **_numbers(one, search.score),
             "rung": search.rung_of(one.n),
             "best": chosen is not None and chosen.items() <= one.method.settings.items(),
         }
-        for one in scored(search.done)
+        for one in scored(search.done, search.score)
     ]
-    return sorted(rows, key=lambda r: (not r["best"], r["diverged"] > 0, -r["validation_accuracy"]))
+    name, sign = f"validation_{search.score}", 1 if search.score == "loss" else -1
+    return sorted(rows, key=lambda r: (not r["best"], r["diverged"] > 0, sign * r[name]))
 
 
-def _numbers(one: Scored) -> dict[str, Any]:
+def _numbers(one: Scored, score: Score) -> dict[str, Any]:
     return {
-        "validation_accuracy": one.accuracy,
+        f"validation_{score}": one.score,
         "std": one.std,
         "n": one.n,
         "diverged": one.diverged,

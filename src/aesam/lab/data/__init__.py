@@ -1,6 +1,6 @@
 """Data sets, label noise, held-out parts, and batches that a killed run can enter anywhere."""
 
-from aesam.lab.data import cifar, digits, image_folder, synthetic
+from aesam.lab.data import cifar, digits, image_folder, kjv_text, synthetic
 from aesam.lab.data.batches import Batches, evaluation_chunks
 from aesam.lab.data.data_records import (
     DataRecord,
@@ -16,7 +16,7 @@ from aesam.lab.data.data_records import (
 )
 from aesam.lab.data.official_files import Archive
 from aesam.lab.data.run_samples import RunSamples, flip_labels, hold_out, samples_of, subset
-from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
+from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, TextSplit
 
 __all__ = [
     "AnySplit",
@@ -29,6 +29,7 @@ __all__ = [
     "RunSamples",
     "Split",
     "TellProgress",
+    "TextSplit",
     "data_record",
     "describe",
     "evaluation_chunks",
@@ -43,5 +44,11 @@ __all__ = [
     "subset",
 ]
 
-for _record in (digits.RECORD, *cifar.RECORDS, image_folder.RECORD, synthetic.RECORD):
+for _record in (
+    digits.RECORD,
+    *cifar.RECORDS,
+    image_folder.RECORD,
+    kjv_text.RECORD,
+    synthetic.RECORD,
+):
     register_data_set(_record)

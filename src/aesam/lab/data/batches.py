@@ -1,4 +1,4 @@
-"""Batches of a split: which rows make up each, and their images, ready for a model.
+"""Batches of a split: which rows make up each, and what is in them, ready for a model.
 
 Everything random follows from (seed, epoch, batch index), or from (seed, epoch, row) where files
 are decoded, so a killed run can enter an epoch anywhere, and any number of processes share it.
@@ -13,7 +13,7 @@ from torch import Tensor
 from aesam.lab.data import draws
 from aesam.lab.data.augment import Choices, Normalizer, crop_and_mirror, cut_out
 from aesam.lab.data.decoding import Files, decoded
-from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, whole_numbers
+from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, TextSplit, whole_numbers
 from aesam.lab.errors import UsageError
 
 Batch = tuple[Tensor, Tensor]
@@ -99,6 +99,7 @@ class Batches:
     it, and given a hole of ``cutout`` pixels if asked for. A folder is decoded ahead by ``workers``
     processes (with 0, by this one): with ``augment``, a random part of each image is resized to
     the size of the data set and mirrored or not; without, it is the centre that evaluation sees.
+    Pieces of a text come as they are.
     """
 
     def __init__(
@@ -131,11 +132,14 @@ class Batches:
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch ``start`` on.
 
-        Each is images (float32, normalised) and labels (int64), those of this rank.
+        Each is images (float32, normalised) and labels (int64), those of this rank; of a text,
+        characters and the characters that follow (both int64).
         """
         self._plan.check(number, start)
         if isinstance(self._split, FolderSplit):
             return self._from_files(self._split, number, start)
+        if isinstance(self._split, TextSplit):
+            return self._from_text(self._split, number, start)
         return self._from_memory(self._split, number, start)
 
     def _from_files(self, split: FolderSplit, epoch: int, start: int) -> Iterator[Batch]:
@@ -144,6 +148,11 @@ class Batches:
         key = draws.key("picture", plan.seed, epoch) if self._augment else None
         files = Files(split, self._set.size, self._set.flips, key)
         return decoded(files, rows, self._normalize, self._device, self._workers)
+
+    def _from_text(self, split: TextSplit, epoch: int, start: int) -> Iterator[Batch]:
+        order = self._plan.order(epoch).to(self._device)
+        for batch in range(start, len(self)):
+            yield _next_characters(split.pieces.index_select(0, self._plan.rows(order, batch)))
 
     def _from_memory(self, split: Split, epoch: int, start: int) -> Iterator[Batch]:
         order = self._plan.order(epoch).to(self._device)
@@ -197,6 +206,9 @@ def evaluation_chunks(
     if isinstance(split, FolderSplit):
         files = Files(split, data_set.size, data_set.flips, key=None)
         return decoded(files, [list(cut) for cut in cuts], normalize, device, workers)
+    if isinstance(split, TextSplit):
+        pieces = split.pieces
+        return (_next_characters(pieces[cut.start : cut.stop].to(device)) for cut in cuts)
     return (
         (
             normalize(split.images[cut.start : cut.stop].to(device)),
@@ -206,11 +218,18 @@ def evaluation_chunks(
     )
 
 
+def _next_characters(pieces: Tensor) -> Batch:
+    """What is read, and what follows at each of its places."""
+    numbers = pieces.long()
+    return numbers[:, :-1], numbers[:, 1:]
+
+
 def _check_cutout(cutout: int | None, split: AnySplit, data_set: DataSet) -> None:
     if cutout is None:
         return
-    if isinstance(split, FolderSplit):
-        raise UsageError(f"cutout={cutout} is for sets in memory, not for a folder of images")
+    if not isinstance(split, Split):
+        other = "a folder of images" if isinstance(split, FolderSplit) else "a text"
+        raise UsageError(f"cutout={cutout} is for sets in memory, not for {other}")
     if not 0 < cutout <= data_set.size:
         raise UsageError(
             f"cutout must be between 1 and the image size {data_set.size}, got {cutout}"

@@ -19,6 +19,12 @@ from aesam.registry import Registry
 #: Whether files are the official ones.
 Verdict = Literal["yes", "no", "unknown"]
 
+#: What a model is given.
+Kind = Literal["images", "text"]
+
+#: What of a run counts: the share of right answers, which is to be high, or the loss.
+Score = Literal["accuracy", "loss"]
+
 #: Called with what is being done, how far it is, and how far it goes (0 if not known).
 TellProgress = Callable[[str, int, int], None]
 
@@ -46,6 +52,8 @@ class DataRecord:
         resizable: whether its images can be cut to any size.
         fetch: downloads it to a root and returns its folder; None if there is nothing to download.
         verify: whether the files under a root are the official ones.
+        kind: what it consists of, ``"images"`` by default; a model must be made for it.
+        score: what runs on it are ranked and tuned by, ``"accuracy"`` by default.
 
     >>> data_record("digits").label, data_record("digits").usual.training.epochs
     ('digits', 60)
@@ -61,6 +69,8 @@ class DataRecord:
     resizable: bool = False
     fetch: Callable[[Path, TellProgress], Path] | None = None
     verify: Callable[[Path], Verdict] = _nothing_to_compare
+    kind: Kind = "images"
+    score: Score = "accuracy"
 
     @property
     def usual(self) -> Run:
@@ -136,15 +146,22 @@ def _silent(what: str, done: int, total: int) -> None:
     """For callers that want no progress."""
 
 
-class Description(TypedDict):
+class _OfItsKind(TypedDict, total=False):
+    """How many images, and their shape; or how many pieces of a text, and their length."""
+
+    images: int
+    shape: tuple[int, int, int]
+    pieces: int
+    context: int
+
+
+class Description(_OfItsKind):
     """What a data set has in it, in the order to show it to a user."""
 
     name: str
-    images: int
     train: int
     test: int
     classes: int
-    shape: tuple[int, int, int]
     train_per_class: list[int]
     test_per_class: list[int]
     class_names: list[str]
@@ -156,19 +173,26 @@ def describe(name: str, root: Path | str, *, size: int | None = None) -> Descrip
     data_set = load(name, root, size=size)
     with _reads_told(name):
         verified = data_record(name).verify(Path(root).expanduser())
-    return {
+    found: Description = {
         "name": name,
-        "images": len(data_set.train) + len(data_set.test),
+        **_of_its_kind(data_set),
         "train": len(data_set.train),
         "test": len(data_set.test),
         "classes": data_set.classes,
-        "shape": (data_set.channels, data_set.size, data_set.size),
         "train_per_class": _per_class(data_set.train, data_set.classes),
         "test_per_class": _per_class(data_set.test, data_set.classes),
         "class_names": list(data_set.class_names),
         "verified": verified,
     }
+    return found
+
+
+def _of_its_kind(data_set: DataSet) -> _OfItsKind:
+    total, size = len(data_set.train) + len(data_set.test), data_set.size
+    if data_set.is_text:
+        return {"pieces": total, "context": size}
+    return {"images": total, "shape": (data_set.channels, size, size)}
 
 
 def _per_class(split: AnySplit, classes: int) -> list[int]:
-    return whole_numbers(split.labels.bincount(minlength=classes))
+    return whole_numbers(split.labels.flatten().bincount(minlength=classes))

@@ -37,6 +37,18 @@ def balanced(labels: Tensor, count: int, seed: int) -> Tensor:
     return _pick(labels, _even(labels.cpu().bincount(), count), "subset", seed)
 
 
+def together(blocks: Tensor, count: int, seed: int) -> Tensor:
+    """A mask that picks ``count`` rows, block after block in a random order; the last is cut.
+
+    That of a larger count with the same seed contains that of a smaller one.
+    """
+    blocks = blocks.cpu()
+    place = torch.randperm(int(blocks.max()) + 1, generator=generator("together", seed))
+    mask = torch.zeros(len(blocks), dtype=torch.bool)
+    mask[place[blocks].argsort(stable=True)[:count]] = True
+    return mask
+
+
 def _pick(labels: Tensor, quotas: Tensor, purpose: str, seed: int) -> Tensor:
     """A mask of ``quotas[c]`` random members of each class c."""
     labels = labels.cpu()

@@ -10,7 +10,7 @@ from torch import Tensor
 from aesam.lab.config import Run
 from aesam.lab.data import draws
 from aesam.lab.data.data_records import load
-from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split
+from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, TextSplit
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.lab_methods import kept_share
 
@@ -22,7 +22,10 @@ _KEPT_SEED = 20230503
 #: Wrong labels are of the other classes, or of any.
 NOISE_KINDS = ("different", "uniform")
 
-AnySplitT = TypeVar("AnySplitT", bound=Split | FolderSplit)
+#: Why a text takes no label noise.
+NO_NOISE = "noise must be 0 for a text: its labels are its own next characters"
+
+AnySplitT = TypeVar("AnySplitT", bound=Split | FolderSplit | TextSplit)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ def samples_of(run: Run, root: Path | None = None) -> RunSamples:
         train, held = hold_out(train, run.data.holdout, _HOLDOUT_SEED)
         kind = "validation"
     if run.data.noise > 0.0:
+        if isinstance(train, TextSplit):
+            raise UsageError(f"{NO_NOISE}, got noise={run.data.noise}")
         noisy = flip_labels(
             train.labels, data_set.classes, run.data.noise, run.seed, run.data.noise_kind
         )
@@ -71,7 +76,8 @@ def samples_of(run: Run, root: Path | None = None) -> RunSamples:
 def hold_out(split: AnySplitT, share: float, seed: int) -> tuple[AnySplitT, AnySplitT]:
     """A split cut in two: what remains to train on, and ``round(share * n)`` to validate on.
 
-    Each class gives its proportional part. Both keep the order of the original.
+    Each class gives its proportional part, and a text whole blocks. Both keep the order of the
+    original.
     """
     _require_share("holdout", share, zero=False)
     count = round(share * len(split))
@@ -80,12 +86,17 @@ def hold_out(split: AnySplitT, share: float, seed: int) -> tuple[AnySplitT, AnyS
             f"holdout={share} of {len(split)} images leaves {len(split) - count} to train on and "
             f"{count} to validate on: both must have some"
         )
-    held = draws.stratified(split.labels, count, seed)
+    if isinstance(split, TextSplit):
+        held = draws.together(split.blocks, count, seed)
+    else:
+        held = draws.stratified(split.labels, count, seed)
     return _where(split, ~held), _where(split, held)
 
 
 def subset(split: AnySplitT, count: int, seed: int) -> AnySplitT:
     """``count`` images, as evenly over the classes as there are images, in the original order.
+
+    Of a text, so many pieces in whole blocks.
 
     A larger subset with the same seed contains a smaller one.
     """
@@ -93,6 +104,8 @@ def subset(split: AnySplitT, count: int, seed: int) -> AnySplitT:
         raise UsageError(
             f"subset must be between 1 and the {len(split)} images there are, got {count}"
         )
+    if isinstance(split, TextSplit):
+        return _where(split, draws.together(split.blocks, count, seed))
     return _where(split, draws.balanced(split.labels, count, seed))
 
 

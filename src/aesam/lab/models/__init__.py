@@ -4,7 +4,7 @@
 269722
 """
 
-from aesam.lab.models import resnet, small_networks, vit, wide_resnet
+from aesam.lab.models import resnet, small_networks, text_transformer, vit, wide_resnet
 from aesam.lab.models.model_records import (
     ModelFamily,
     ModelRecord,
@@ -15,6 +15,7 @@ from aesam.lab.models.model_records import (
     list_models,
     model_help,
     model_record,
+    models_reading,
     register_model,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "list_models",
     "model_help",
     "model_record",
+    "models_reading",
     "register_model",
 ]
 
@@ -36,6 +38,7 @@ for _record in (
     *resnet.RECORDS,
     *wide_resnet.RECORDS,
     vit.RECORD,
+    text_transformer.RECORD,
     wide_resnet.FAMILY,
 ):
     register_model(_record)

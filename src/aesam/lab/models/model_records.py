@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from aesam.lab.config import Model
+from aesam.lab.data.data_records import Kind
 from aesam.lab.data.sets import DataSet
 from aesam.lab.errors import UsageError, unknown
 from aesam.registry import Registry
@@ -20,7 +21,10 @@ MOST_PARAMETERS = 10**10
 
 @dataclass(frozen=True)
 class Task:
-    """What a model is built for: how many classes, and images of which shape."""
+    """What a model is built for: how many classes, and images of which shape.
+
+    Of a text, the classes are its characters and the size is the context.
+    """
 
     classes: int
     channels: int
@@ -38,6 +42,7 @@ class ModelRecord:
         help: what it is, in half a line.
         build: makes it, freshly drawn, for a task.
         has_patches: whether it cuts images into patches, whose size a task may choose.
+        reads: what it is made for, ``"images"`` by default.
 
     >>> model_record("resnet20").label
     'ResNet-20'
@@ -48,6 +53,7 @@ class ModelRecord:
     help: str
     build: Callable[[Task], nn.Module]
     has_patches: bool = False
+    reads: Kind = "images"
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,16 @@ def list_models(pattern: str = "*") -> list[str]:
     """
     families = [name for name in _FAMILIES if fnmatchcase(name, pattern)]
     return _MODELS.names(pattern) + families
+
+
+def models_reading(kind: Kind) -> list[str]:
+    """The names of all models made for images, or for text; families are for images.
+
+    >>> models_reading("text")
+    ['text-transformer']
+    """
+    families = list(_FAMILIES) if kind == "images" else []
+    return [name for name in _MODELS.names() if _MODELS[name].reads == kind] + families
 
 
 def build_for(model: Model, data_set: DataSet) -> nn.Module:

@@ -21,27 +21,31 @@ def patch_size(size: int, patch: int | None) -> int:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with a bias on queries, keys and values."""
+    """Multi-head self-attention with a bias on queries, keys and values.
 
-    def __init__(self, dim: int, heads: int) -> None:
+    With ``causal`` a token sees itself and those before it.
+    """
+
+    def __init__(self, dim: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, dim = x.shape
         split: Tensor = self.qkv(x).view(batch, tokens, 3, self.heads, dim // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, dim))
 
 
 class EncoderBlock(nn.Module):
     """Attention, then a GELU perceptron of four times the width, each after a LayerNorm."""
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(dim, eps=1e-6), Attention(dim, heads)
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attention = Attention(dim, heads, causal=causal)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
@@ -83,14 +87,15 @@ class ViT(nn.Module):
         """A normal of deviation 0.02 cut at two deviations for weights, zeros for biases."""
         for layer in self.modules():
             if isinstance(layer, nn.Linear | nn.Conv2d):
-                _truncated_normal(layer.weight)
+                truncated_normal(layer.weight)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
-        _truncated_normal(self.class_token)
-        _truncated_normal(self.positions)
+        truncated_normal(self.class_token)
+        truncated_normal(self.positions)
 
 
-def _truncated_normal(weight: Tensor, std: float = 0.02) -> None:
+def truncated_normal(weight: Tensor, std: float = 0.02) -> None:
+    """Draw a weight from a normal of this deviation, cut at two deviations."""
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 

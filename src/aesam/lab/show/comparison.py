@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aesam.lab.data.data_records import Score, data_record, list_data_sets
 from aesam.lab.errors import UsageError
 from aesam.lab.lab_methods import lab_method
 from aesam.lab.show import grouping
@@ -21,7 +22,10 @@ class Against:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method with one setting, over its seeds. Accuracies and % SAM are in percent."""
+    """One method with one setting, over its seeds. Accuracies and % SAM are in percent.
+
+    Losses are there where they are what counts.
+    """
 
     method: str
     label: str
@@ -38,6 +42,18 @@ class MethodRow:
     times_erm: Spread | None = None
     against_sam: Against | None = None
     against_baseline: Against | None = None
+    losses: dict[int, float] | None = None
+    loss: Spread | None = None
+
+    @property
+    def counted(self) -> Spread:
+        """What rows are ranked by: the loss if that is what counts, or else the accuracy."""
+        return self.loss or self.accuracy
+
+    @property
+    def goodness(self) -> float:
+        """The mean of what counts, such that higher is better."""
+        return -self.loss.mean if self.loss else self.accuracy.mean
 
     @property
     def n(self) -> int:
@@ -82,7 +98,12 @@ class Comparison:
 
     @property
     def best(self) -> MethodRow:
-        return max(self.rows, key=lambda row: row.accuracy.mean)
+        return max(self.rows, key=lambda row: row.goodness)
+
+    @property
+    def score(self) -> Score:
+        """What its rows are ranked and tested by."""
+        return "loss" if self.rows[0].loss else "accuracy"
 
 
 def compare(runs: Iterable[FinishedRun]) -> list[Comparison]:
@@ -108,6 +129,8 @@ def comparison_of(
     # A row that trains for longer pays for it: its gradients count per step of the shortest.
     steps = min(run.summary["steps"] for _, runs in named for run in runs)
     rows = [_row(label, own, measured_on, max(1, steps)) for label, own in named]
+    if _counts_losses(settings, named, measured_on):
+        rows = [_with_losses(row, measured_on) for row in rows]
     rows = [_set_against(row, rows) for row in rows]
     indices = grouping.by_percent_sam([row.percent_sam.mean for row in rows])
     rows = _mark(rows, range(len(rows)), "best_overall")
@@ -147,6 +170,21 @@ def _row(label: str, runs: list[FinishedRun], measured_on: str, steps: float) ->
     )
 
 
+def _counts_losses(
+    settings: dict[str, Any], named: Sequence[tuple[str, list[FinishedRun]]], measured_on: str
+) -> bool:
+    """Whether the data set's record says so, and every run has a loss."""
+    name = settings.get("data", {}).get("name")
+    known = name in list_data_sets() and data_record(name).score == "loss"
+    runs = [run for _, own in named for run in own]
+    return known and all(is_number(run.summary.get(f"{measured_on}_loss")) for run in runs)
+
+
+def _with_losses(row: MethodRow, measured_on: str) -> MethodRow:
+    losses = {run.seed: float(run.summary[f"{measured_on}_loss"]) for run in row.runs}
+    return replace(row, losses=losses, loss=spread(list(losses.values())))
+
+
 def _set_against(row: MethodRow, rows: Sequence[MethodRow]) -> MethodRow:
     """The row with its cost as a multiple of ERM's and its tests against SAM and its baseline."""
     erm = [run.summary["seconds"] for other in rows if other.method == "erm" for run in other.runs]
@@ -170,18 +208,21 @@ def _against(row: MethodRow, method: str, rows: Sequence[MethodRow]) -> Against 
         return None
     reach = max(grouping.REACH, min(distance(other) for other in others))
     near = [other for other in others if distance(other) <= reach]
-    chosen = max(near, key=lambda other: other.accuracy.mean)
-    return Against(chosen.label, paired_t_test(row.accuracies, chosen.accuracies))
+    chosen = max(near, key=lambda other: other.goodness)
+    ours, theirs = row.losses or row.accuracies, chosen.losses or chosen.accuracies
+    return Against(chosen.label, paired_t_test(ours, theirs))
 
 
 def _mark(rows: list[MethodRow], members: Sequence[int], field: str) -> list[MethodRow]:
     """Set a mark on the best of several; rows that read the same in the table share it."""
     if len(members) < 2:
         return rows
-    best = max(round(rows[i].accuracy.mean, 2) for i in members)
+    best = max(_as_shown(rows[i]) for i in members)
     return [
-        replace(row, **{field: True})
-        if i in members and round(row.accuracy.mean, 2) == best
-        else row
+        replace(row, **{field: True}) if i in members and _as_shown(row) == best else row
         for i, row in enumerate(rows)
     ]
+
+
+def _as_shown(row: MethodRow) -> float:
+    return round(row.goodness, 3 if row.loss else 2)

@@ -36,7 +36,7 @@ def results_sheet(comparison: Comparison, *, narrow: bool = False) -> Sheet:
         tuple(tuple(_line(row, columns) for row in group) for group in comparison.groups),
         explanation(comparison),
         subtitle(comparison),
-        marked=list(columns).index(_accuracy(comparison)),
+        marked=list(columns).index(counted(comparison)),
         named=() if narrow else (BASELINE,),
         short=SHORT,
         tight=True,
@@ -78,8 +78,8 @@ def went_astray(comparison: Comparison) -> list[str]:
 
 def runs_sheet(comparison: Comparison) -> Sheet:
     """Every run's own numbers, a group for each method, with the interval of its mean."""
-    columns = ("method", "seed", _accuracy(comparison), "train accuracy", "% SAM", "gradients",
-               "seconds", "95 % interval of the mean accuracy")  # fmt: skip
+    columns = ("method", "seed", counted(comparison), "train accuracy", "% SAM", "gradients",
+               "seconds", f"95 % interval of the mean {comparison.score}")  # fmt: skip
     astray = bool(went_astray(comparison))
     groups = tuple(
         tuple(_run_line(row, run, astray) for run in row.runs) for row in comparison.rows
@@ -103,7 +103,7 @@ def subtitle(comparison: Comparison) -> str:
     seeds = comparison.seeds
     several = len(seeds) > 1
     text = (
-        f"{_accuracy(comparison)} in %, "
+        f"{counted(comparison)}{'' if comparison.score == 'loss' else ' in %'}, "
         f"{'mean ± standard deviation over ' if several else ''}"
         f"{len(seeds)} seed{'s' if several else ''} ({wording.whole_numbers(seeds)})"
     )
@@ -131,8 +131,13 @@ def against(other: Against | None) -> str:
     return f"{p_against(other)} {other.label}" if other and other.test else wording.NOTHING
 
 
-def _accuracy(comparison: Comparison) -> str:
-    return f"{comparison.measured_on} accuracy"
+def counted(comparison: Comparison) -> str:
+    """What rows are ranked by, as a column names it."""
+    return f"{comparison.measured_on} {comparison.score}"
+
+
+def _accuracy(row: MethodRow) -> str:
+    return wording.plus_minus(row.accuracy, 2)
 
 
 def _columns(comparison: Comparison) -> dict[str, Shown]:
@@ -140,7 +145,8 @@ def _columns(comparison: Comparison) -> dict[str, Shown]:
     return {
         "method": lambda row: f"{row.label} {DIVERGED}" if row.diverged_seeds else row.label,
         "n": lambda row: str(row.n),
-        _accuracy(comparison): lambda row: wording.plus_minus(row.accuracy, 2),
+        counted(comparison): lambda row: wording.plus_minus(row.counted, 3 if row.loss else 2),
+        **({"accuracy": _accuracy} if comparison.score == "loss" else {}),
         "% SAM": lambda row: wording.plus_minus(row.percent_sam, 1),
         "time": lambda row: wording.times(row.times_erm),
         "gradients per step": lambda row: f"{row.gradients_per_step:.2f}",
@@ -157,12 +163,14 @@ def _line(row: MethodRow, columns: dict[str, Shown]) -> Line:
 
 def _run_line(row: MethodRow, run: FinishedRun, astray: bool) -> Line:
     is_first = run is row.runs[0]
-    interval = row.accuracy.interval
-    shown = f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else wording.NOTHING
+    interval, places = row.counted.interval, 3 if row.loss else 2
+    shown = wording.NOTHING
+    if interval:
+        shown = f"{interval[0]:.{places}f} to {interval[1]:.{places}f}"
     cells = (
         row.label if is_first else "",
         str(run.seed),
-        f"{row.accuracies[run.seed]:.2f}",
+        f"{(row.losses or row.accuracies)[run.seed]:.{places}f}",
         f"{run.summary['train_accuracy']:.2f}",
         f"{run.summary['percent_sam']:.1f}",
         f"{run.summary['gradients']:g}",

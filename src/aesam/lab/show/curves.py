@@ -73,7 +73,7 @@ def has(row: MethodRow, quantity: str) -> bool:
 def drawn_rows(comparison: Comparison, settings: int = len(LINES)) -> list[MethodRow]:
     """The rows that figures draw: all, but only so many settings of a method, the best."""
     methods = {row.method for row in comparison.rows}
-    best = [_by_accuracy(method, comparison)[:settings] for method in methods]
+    best = [_best_first(method, comparison)[:settings] for method in methods]
     kept = {row.label for rows in best for row in rows}
     return [row for row in comparison.rows if row.label in kept]
 
@@ -130,9 +130,9 @@ def _line_of(row: MethodRow, rows: Sequence[MethodRow]) -> object:
     return LINES[settings.index(row.label)]
 
 
-def _by_accuracy(method: str, comparison: Comparison) -> list[MethodRow]:
+def _best_first(method: str, comparison: Comparison) -> list[MethodRow]:
     own = [row for row in comparison.rows if row.method == method]
-    return sorted(own, key=lambda row: -row.accuracy.mean)
+    return sorted(own, key=lambda row: -row.goodness)
 
 
 def _drawn(axes: Axes) -> np.ndarray:
@@ -155,7 +155,7 @@ def adaptive_rows(comparison: Comparison) -> list[MethodRow]:
     for row in comparison.rows:
         if not np.isfinite(trace_of(row.runs[0])["threshold"]).any():
             continue
-        if row.method not in best or row.accuracy.mean > best[row.method].accuracy.mean:
+        if row.method not in best or row.goodness > best[row.method].goodness:
             best[row.method] = row
     return list(best.values())
 

@@ -23,10 +23,11 @@ def _cost(comparison: Comparison, prefix: str) -> Drawing:
         if has_times(comparison)
         else "Cost is gradients per step, since no ERM run is there to divide times by."
     )
+    better = "Down" if comparison.score == "loss" else "Up"
     return Drawing(
         f"{prefix}-cost",
-        "Accuracy against cost",
-        f"Up is better, left is cheaper. {unit} Bars are one standard deviation over seeds.",
+        f"{comparison.score.capitalize()} against cost",
+        f"{better} is better, left is cheaper. {unit} Bars are one standard deviation over seeds.",
         accuracy_against_cost(comparison, f"{prefix}-cost"),
     )
 

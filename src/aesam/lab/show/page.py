@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aesam.lab.lab_methods import colour_of, marker_of
 from aesam.lab.show import wording
 from aesam.lab.show.comparison import Comparison, MethodRow
-from aesam.lab.show.comparison_tables import results_sheet, runs_sheet, settings_sheet
+from aesam.lab.show.comparison_tables import counted, results_sheet, runs_sheet, settings_sheet
 from aesam.lab.show.finished_runs import FinishedRun, versions_of
 from aesam.lab.show.health_table import health_sheet
 from aesam.lab.show.table import Sheet, cells_of
@@ -176,11 +176,14 @@ def _section(comparison: Comparison, name: str) -> Section:
 
 
 def _tiles(comparison: Comparison) -> list[Tile]:
-    """The most accurate method in a few numbers."""
+    """The best method in a few numbers."""
     best = comparison.best
-    split = "" if comparison.measured_on == "test" else f"{comparison.measured_on} accuracy, "
+    split = "" if comparison.measured_on == "test" else f"{counted(comparison)}, "
+    loss, accuracy = best.loss, f"{best.accuracy.mean:.1f} %"
     return [
-        Tile("Most accurate", f"{best.accuracy.mean:.1f} %", split, best),
+        Tile("Lowest loss", f"{loss.mean:.3f}", split, best)
+        if loss
+        else Tile("Most accurate", accuracy, split, best),
         *_gain(best),
         *_time(best, comparison),
         Tile("SAM used on", f"{best.percent_sam.mean:.0f} %", "of its steps"),
@@ -191,10 +194,9 @@ def _gain(best: MethodRow) -> list[Tile]:
     against = best.against_sam or best.against_baseline
     if against is None or against.test is None:
         return []
-    points = f"{against.test.difference:+.1f}".replace("-", "−")
-    return [
-        Tile(f"Against {against.label}", points, f"points, {wording.p_statement(against.test)}")
-    ]
+    places, unit = (3, "loss") if best.loss else (1, "points")
+    apart = f"{against.test.difference:+.{places}f}".replace("-", "−")
+    return [Tile(f"Against {against.label}", apart, f"{unit}, {wording.p_statement(against.test)}")]
 
 
 def _time(best: MethodRow, comparison: Comparison) -> list[Tile]:

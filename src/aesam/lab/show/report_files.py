@@ -63,13 +63,17 @@ def as_json(comparisons: Sequence[Comparison], command: str) -> dict[str, Any]:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     groups = enumerate(comparison.groups)
     rows = [{"group": index, **_row(row)} for index, group in groups for row in group]
-    return {**_fields(comparison, "title", "settings", "measured_on", "seeds"), "rows": rows}
+    return {
+        **_fields(comparison, "title", "settings", "measured_on", "score", "seeds"),
+        "rows": rows,
+    }
 
 
 def _row(row: MethodRow) -> dict[str, Any]:
     spreads = ("accuracy", "percent_sam", "seconds", "times_erm", "train_accuracy")
     return {
         **_fields(row, "method", "label", "settings", "n", "seeds"),
+        **({"loss": _spread(row.loss)} if row.loss else {}),
         **{name: _spread(getattr(row, name)) for name in spreads},
         "gradients_per_step": row.gradients_per_step,
         "health": _health(health_of(row)),

@@ -1,9 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
-"""Accuracy over the values of a setting, as ``aesam tune`` found it: a figure and a table.
+"""Accuracy or loss over the values of a setting, as ``aesam tune`` found it: a figure and a table.
 
 Both are made from the methods of ``tune.json``.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ Found = Mapping[str, Any]
 
 
 def curve_svg(methods: Sequence[Found], setting: str) -> str:
-    """Validation accuracy over one setting, a line for each method; its best is ringed.
+    """Validation accuracy or loss over one setting, a line for each method; its best is ringed.
 
     Bars are one standard deviation over seeds. A value with a run that diverged is a cross, and no
     part of the line.
@@ -35,7 +36,7 @@ def curve_svg(methods: Sequence[Found], setting: str) -> str:
                     _paint_curve(axes, method, setting, _drawable(curve["points"]))
         symbol = symbol_of(setting)
         axes.set_xlabel(f"{symbol} ({setting})" if symbol not in ("", setting) else setting)
-        axes.set_ylabel("validation accuracy (%)")
+        axes.set_ylabel("validation loss" if _is_loss(methods) else "validation accuracy (%)")
         _set_scale(axes, [point["value"] for point in _points(methods, setting)])
         legend_below(figure, axes, 3)
 
@@ -70,7 +71,7 @@ def _paint_curve(axes: Axes, method: Found, setting: str, points: Sequence[Found
     best = [point for point in alive if point["value"] == chosen_of(method).get(setting)]
     axes.errorbar(
         [point["value"] for point in alive],
-        [point["validation_accuracy"] for point in alive],
+        [_value(point) for point in alive],
         yerr=[point["std"] or 0.0 for point in alive],
         label=label_of(name),
         color=colour,
@@ -86,7 +87,7 @@ def _paint_curve(axes: Axes, method: Found, setting: str, points: Sequence[Found
     ):
         axes.plot(
             [point["value"] for point in some],
-            [point["validation_accuracy"] for point in some],
+            [_value(point) for point in some],
             linestyle="none",
             color=colour,
             **look,  # pyright: ignore[reportArgumentType]
@@ -99,10 +100,11 @@ def chosen_of(method: Found) -> Mapping[str, float]:
 
 
 def curves_sheet(methods: Sequence[Found]) -> Sheet:
-    """A group for each method and setting: its values, rising, with a bar for the accuracy."""
+    """A group for each method and setting: its values, rising, with a bar for what counts."""
+    loss = _is_loss(methods)
     return Sheet(
-        "validation accuracy",
-        ("method", "settings", "accuracy %", "n", "curve"),
+        "validation loss" if loss else "validation accuracy",
+        ("method", "settings", "loss" if loss else "accuracy %", "n", "curve"),
         tuple(_lines(method, curve) for method in methods for curve in method["curves"]),
         marked=2,
         words=("settings", "curve"),
@@ -111,18 +113,18 @@ def curves_sheet(methods: Sequence[Found]) -> Sheet:
 
 def _lines(method: Found, curve: Found) -> tuple[Line, ...]:
     setting, points = curve["setting"], curve["points"]
-    heights = [point["validation_accuracy"] for point in points if not point["diverged"]]
+    heights = [_value(point) for point in points if not point["diverged"]]
     low, high = min(heights, default=0.0), max(heights, default=0.0)
     beside = "".join(f", {name} {value:g}" for name, value in curve["at"].items())
     lines: list[Line] = []
     for point in points:
-        accuracy, gone = point["validation_accuracy"], point["diverged"]
+        value, gone = _value(point), point["diverged"]
         told = f" († {gone} of {point['n']} diverged)" if gone else ""
-        share = (accuracy - low) / (high - low) if high > low and not gone else 0.0
+        share = (value - low) / (high - low) if high > low and not gone else 0.0
         cells = (
             label_of(method["method"]),
             f"{setting} {point['value']:g}{beside}{told}",
-            _accuracy(point),
+            _shown(point),
             str(point["n"]),
             "" if gone else "█" * (1 + round(share * (BAR - 1))),
         )
@@ -136,12 +138,26 @@ def in_words(method: Found, rows: Sequence[Found]) -> list[str]:
     label = label_of(method["method"])
     told = f"{label}: no best setting"
     for row in rows:
+        unit = " %" if "validation_accuracy" in row else ""
         if row["method"] == method["method"] and row["best"]:
             settings = ", ".join(f"{name} {value:g}" for name, value in chosen_of(method).items())
-            told = f"{label}: best {settings} ({_accuracy(row)} %, n = {row['n']})"
+            told = f"{label}: best {settings} ({_shown(row)}{unit}, n = {row['n']})"
     return [told, *(f"{label}: {note}" for note in method["notes"])]
 
 
-def _accuracy(numbers: Found) -> str:
-    deviation = "" if numbers["std"] is None else f" ± {numbers['std']:.2f}"
-    return f"{numbers['validation_accuracy']:.2f}{deviation}"
+def _is_loss(methods: Sequence[Found]) -> bool:
+    """Whether it is the loss that counted, and not the accuracy."""
+    points = [p for method in methods for curve in method["curves"] for p in curve["points"]]
+    return any("validation_loss" in point for point in points)
+
+
+def _value(numbers: Found) -> float:
+    """What counted; not finite where a loss was lost."""
+    found = numbers.get("validation_accuracy", numbers.get("validation_loss"))
+    return math.inf if found is None else float(found)
+
+
+def _shown(numbers: Found) -> str:
+    places = 2 if "validation_accuracy" in numbers else 3
+    deviation = "" if numbers["std"] is None else f" ± {numbers['std']:.{places}f}"
+    return f"{_value(numbers):.{places}f}{deviation}"

@@ -52,9 +52,9 @@ def accuracy_against_cost(comparison: Comparison, name: str, *, times: bool = Tr
         for row in comparison.rows:
             axes.errorbar(
                 _cost(row, timed),
-                row.accuracy.mean,
+                row.counted.mean,
                 xerr=_cost_deviation(row, timed),
-                yerr=row.accuracy.std,
+                yerr=row.counted.std,
                 color=colour_of(row.method),
                 marker=marker_of(row.method),
                 markersize=10,
@@ -65,7 +65,8 @@ def accuracy_against_cost(comparison: Comparison, name: str, *, times: bool = Tr
             )
         unit = "training time (multiple of ERM's)" if timed else "cost (gradients per step)"
         axes.set_xlabel(unit)
-        axes.set_ylabel(f"{comparison.measured_on} accuracy (%)")
+        unit = "" if comparison.score == "loss" else " (%)"
+        axes.set_ylabel(f"{comparison.measured_on} {comparison.score}{unit}")
         axes.margins(0.12)
         figure.draw_without_rendering()  # the layout must be known to place labels on it
         crowded = len(comparison.rows) > CROWD
@@ -87,7 +88,7 @@ def _label(axes: Axes, rows: list[MethodRow], timed: bool) -> None:
     to_points = 72 / axes.figure.dpi
     extent = axes.get_window_extent()
     room = Box(*(edge * to_points for edge in extent.extents))
-    data = [(_cost(row, timed), row.accuracy.mean) for row in rows]
+    data = [(_cost(row, timed), row.counted.mean) for row in rows]
     marks = [tuple(axes.transData.transform(xy) * to_points) for xy in data]
     taken = [box for row in rows for box in _covered(axes, row, timed, to_points)]
     for row, place, (x, y) in zip(rows, data, marks, strict=True):
@@ -112,8 +113,8 @@ def _label(axes: Axes, rows: list[MethodRow], timed: bool) -> None:
 
 def _covered(axes: Axes, row: MethodRow, timed: bool, to_points: float) -> list[Box]:
     """What a row's mark and its error bars cover."""
-    cost, accuracy = _cost(row, timed), row.accuracy.mean
-    wide, high = _cost_deviation(row, timed) or 0.0, row.accuracy.std or 0.0
+    cost, accuracy = _cost(row, timed), row.counted.mean
+    wide, high = _cost_deviation(row, timed) or 0.0, row.counted.std or 0.0
     boxes: list[Box] = []
     for dx, dy in ((0.0, 0.0), (wide, 0.0), (0.0, high)):
         low = axes.transData.transform((cost - dx, accuracy - dy)) * to_points

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from aesam.lab.config import Training
+from aesam.lab.data.sets import inputs_as
 from aesam.lab.training.engine import Engine
 
 MicroBatch = tuple[Tensor, Tensor]
@@ -30,10 +31,13 @@ class Passes:
         self._on_xla = engine.accelerator.device.type == "xla"
         self._plain_backward = engine.accelerator.distributed_type not in _OWN_BACKWARD
 
-    def step(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """One optimizer step on this process's rows: mean loss at ``w``, and correct answers."""
+    def step(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """One optimizer step on this process's rows: mean loss at ``w``, and correct answers.
+
+        A row has one label, or one at each of its places: then its loss is their mean.
+        """
         engine, opt = self._engine, self._engine.opt
-        parts = self._micro_batches(images.to(engine.dtype), labels)
+        parts = self._micro_batches(inputs_as(inputs, engine.dtype), labels)
         opt.zero_grad()
         seen = None
         if self._samples.looks_first:
@@ -62,13 +66,13 @@ class Passes:
         else:
             engine.prepared.step()
 
-    def _micro_batches(self, images: Tensor, labels: Tensor) -> list[MicroBatch]:
+    def _micro_batches(self, inputs: Tensor, labels: Tensor) -> list[MicroBatch]:
         count, splits = self._training.accumulate, self._samples.splits
         if splits > 1:
-            return [(images[i::splits], labels[i::splits]) for i in range(splits)]
+            return [(inputs[i::splits], labels[i::splits]) for i in range(splits)]
         if count == 1:
-            return [(images, labels)]
-        return list(zip(images.chunk(count), labels.chunk(count), strict=True))
+            return [(inputs, labels)]
+        return list(zip(inputs.chunk(count), labels.chunk(count), strict=True))
 
     @torch.no_grad()
     def _look(self, x: Tensor, y: Tensor) -> tuple[list[MicroBatch], tuple[Tensor, Tensor]]:
@@ -129,7 +133,8 @@ class Passes:
 
     def _each(self, logits: Tensor, labels: Tensor) -> Tensor:
         smoothing = self._training.label_smoothing
-        return cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        losses = cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+        return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
     def _synchronised(self, i: int, parts: list[MicroBatch]) -> Any:
         """Gradients travel between processes with the last micro-batch of a pass only."""
@@ -140,16 +145,16 @@ class Passes:
 
 @torch.no_grad()
 def evaluate(engine: Engine, chunks: Any) -> tuple[float, float]:
-    """Mean loss and accuracy in percent; each sample counts once, over all processes."""
+    """Mean loss and accuracy in percent; each label counts once, over all processes."""
     engine.model.eval()
     total = torch.zeros(3, dtype=torch.float64, device=engine.accelerator.device)
-    for images, labels in chunks:
-        logits = engine.model(images.to(engine.dtype))
+    for inputs, labels in chunks:
+        logits = engine.model(inputs_as(inputs, engine.dtype))
         loss = cross_entropy(logits, labels, reduction="sum")
         right = (logits.argmax(1) == labels).sum()
         total[0] += loss
         total[1] += right
-        total[2] += len(labels)
+        total[2] += labels.numel()
     engine.model.train()
     loss, right, count = engine.accelerator.reduce(total, reduction="sum").tolist()
     return loss / count, 100.0 * right / count

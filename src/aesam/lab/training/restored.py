@@ -14,6 +14,7 @@ from aesam.lab import data, models, validation
 from aesam.lab.config import Run
 from aesam.lab.data import DataSet, draws
 from aesam.lab.data.run_samples import RunSamples, samples_of
+from aesam.lab.data.sets import inputs_as
 from aesam.lab.errors import UsageError
 from aesam.lab.folders import RunFolder
 from aesam.lab.training import run_checkpoint
@@ -47,7 +48,7 @@ class TrainedRun:
             weight.device,
             workers=self.run.training.workers,
         )
-        return [(images.to(weight.dtype), labels) for images, labels in chunks]
+        return [(inputs_as(x, weight.dtype), labels) for x, labels in chunks]
 
 
 def load_run(

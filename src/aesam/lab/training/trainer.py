@@ -178,12 +178,12 @@ class Trainer:
     def _train_epoch(self, request: StopRequest) -> None:
         counts, steps = self._counts, len(self._batches)
         clock, sums, begin = Clock(self._reporter.every), self._sums, time.perf_counter()
-        for images, labels in self._batches.epoch(counts.epoch, start=counts.batch):
+        for inputs, labels in self._batches.epoch(counts.epoch, start=counts.batch):
             before = self._engine.opt.last_step
-            loss, correct = self._passes.step(images, labels)
+            loss, correct = self._passes.step(inputs, labels)
             record = self._engine.opt.last_step
             counts.count(record if record is not before else None, steps)  # None: it was skipped
-            sums.add(loss, correct, len(labels))
+            sums.add(loss, correct, labels.numel())
             self._companion.after_step(counts.step)
             if clock.is_due():
                 self._reporter.step(counts.step, counts.epoch + 1, loss.item(), counts.percent_sam)
@@ -330,6 +330,8 @@ class Trainer:
             "seed": self._run.seed,
             "test_accuracy": last.get("test_accuracy"),
             "validation_accuracy": last.get("validation_accuracy"),
+            "test_loss": last.get("test_loss"),
+            "validation_loss": last.get("validation_loss"),
             "train_loss": last["train_loss"],
             "train_accuracy": last["train_accuracy"],
             "percent_sam": counts.percent_sam,
