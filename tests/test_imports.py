@@ -25,6 +25,7 @@ ROOMS = [
         "parts.checks",
         "_core.adapters",
         "_core.tensors",
+        "_core.joined",
         "_core.noise",
         "_core.pieces",
         "_core.messages",

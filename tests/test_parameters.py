@@ -376,4 +376,4 @@ def test_buffers_of_replaced_parameters_are_let_go():
         fresh = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
         opt.param_groups[0]["params"] = fresh
         opt.step(lambda rows=None, fresh=fresh: (fresh[0] + fresh[1]).square() + fresh[0])
-    assert len(opt._ledger.workspace._free) <= 6
+    assert len(opt._ledger.workspace.kept) <= 6

@@ -240,7 +240,7 @@ class SharpnessAware(AroundBase):
         edited = edited or self.parts.take_one_gradient  # clipped: no second is at odds with it
         with torch.no_grad():
             each = self.parts.needs_norm_of_each
-            seen = step.loss_for_policy(self.parts, loss, losses, self._devices(), self.model)
+            seen = step.loss_for_policy(self.parts, loss, losses, self._devices, self.model)
             present = with_gradient(self.base.param_groups, self._default_radius())
             params, values = present.params, present.values
             if not edited and backwards.were_edited(params, values):

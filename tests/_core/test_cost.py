@@ -146,7 +146,7 @@ def test_buffers_are_used_again_from_step_to_step():
     problem = Problem(model)
     opt = METHODS["sam"](BASES["sgd"](model.parameters()), model)
     problem.train(opt, 2)
-    free = opt._ledger.workspace._free
-    kept = {id(b) for held in free.values() for b in held}
+    kept = set(map(id, opt._ledger.workspace.kept))
     problem.train(opt, 3, start=2)
-    assert {id(b) for held in free.values() for b in held} == kept
+    assert kept
+    assert set(map(id, opt._ledger.workspace.kept)) == kept

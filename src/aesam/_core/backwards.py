@@ -32,6 +32,7 @@ class Backwards:
         self.events = 0  # counts up with every backward and every clearing
         self._parameters: dict[int, weakref.ref[Tensor]] = {}
         self._left: dict[int, tuple[int, int]] = {}  # of each gradient: identity and version
+        self._followed: tuple[list[int], int] = [], 0
         self._probes: dict[int, Tensor] = {}
         self._edited = False
         self.on_end: weakref.WeakMethod[Callable[[], None]] | None = None
@@ -46,12 +47,16 @@ class Backwards:
 
     def follow(self, params: Sequence[Tensor]) -> None:
         """Watch these parameters; those that are watched already cost a look-up."""
-        known = self._parameters
+        known, keys = self._parameters, list(map(id, params))
+        if (keys, len(known)) == self._followed:
+            return  # none has gone since
         for p in params:
             if id(p) not in known and p.requires_grad and p.is_leaf and not is_lazy(p):
                 known[id(p)] = weakref.ref(p, _forgetter(known, id(p)))
                 handle: Any = p.register_post_accumulate_grad_hook(self._arrived)
                 weakref.finalize(self, handle.remove)
+        if known.keys() >= set(keys):
+            self._followed = keys, len(known)
 
     def ignore(self, block: Block) -> None:
         """Count nothing within the block, whose gradients nobody else sees."""
@@ -127,7 +132,8 @@ class Backwards:
         self._open = None
         alive = [p for r in self._parameters.values() if (p := r()) is not None]
         there = [(p, g) for p in alive if (g := p.grad) is not None]
-        self._left = {id(p): (id(g), tensors.version(g)) for p, g in there}
+        versions = tensors.versions([g for _, g in there])
+        self._left = {id(p): (id(g), v) for (p, g), v in zip(there, versions, strict=True)}
         self._probes = {}
         dense = [(p, g) for p, g in there if not g.is_sparse]
         for some in (dense, [pair for pair in dense if pair[1].dim() > 1]):
@@ -139,7 +145,7 @@ class Backwards:
             told()
 
     def were_edited(
-        self, params: Iterable[Tensor], values: Iterable[Tensor], idle_writes: int = 0
+        self, params: Sequence[Tensor], values: Sequence[Tensor], idle_writes: int = 0
     ) -> bool:
         """Whether gradients were written to since the last backward ended, as clipping does.
 
@@ -148,10 +154,9 @@ class Backwards:
         if self._edited or not self.tasks:
             return self._edited
         found, known = self._left, self._parameters
+        stamps = zip(map(id, params), map(id, values), tensors.versions(values), strict=True)
         return any(
-            found.get(id(p)) != (id(g), tensors.version(g) - idle_writes)
-            for p, g in zip(params, values, strict=True)
-            if id(p) in known
+            found.get(p) != (g, version - idle_writes) for p, g, version in stamps if p in known
         )
 
     def lost_any(self, params: Iterable[Tensor]) -> bool:
@@ -164,10 +169,13 @@ class Backwards:
         Unscaling and ``p.grad.data`` write to gradients without counting up their versions, and so
         does anything that is done to DTensors.
         """
+        if not self._probes:
+            return None
+        now = dict(zip(map(id, params), values, strict=True))
         pairs = [
             (g, then)
-            for p, g in zip(params, values, strict=True)
-            if (then := self._probes.get(id(p))) is not None and g.shape == then.shape
+            for key, then in self._probes.items()
+            if (g := now.get(key)) is not None and g.shape == then.shape
         ]
         # Equal infinities, which an overflow leaves, are no drift; their difference is no number.
         moves = [torch.where(g == then, 0.0, g - then).nan_to_num(0.0) for g, then in pairs]

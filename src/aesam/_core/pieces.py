@@ -9,6 +9,7 @@ each operation has a cost of its own.
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from aesam._core import tensors
 
 Lists = tuple[list[Tensor], ...]
 
+_IS_CPU, _IS_SPARSE = attrgetter("is_cpu"), attrgetter("is_sparse")
 _PIECE = 1 << 17  # numbers of each list; a few times as many nearly fit a core's cache
 
 
@@ -29,28 +31,30 @@ def pieces(*lists: Sequence[Tensor]) -> Iterator[Lists]:
     plain = [tensors.real(tensors.local(each)) for each in lists]
     if not plain[0]:
         return
-    if not all(t.is_cpu and not t.is_sparse for each in plain for t in each):
+    if not all(all(map(_IS_CPU, each)) and not any(map(_IS_SPARSE, each)) for each in plain):
         yield tuple(plain)
         return
-    together: list[tuple[Tensor, ...]] = []
-    size = 0
-    for row in zip(*plain, strict=True):
-        count = row[0].numel()
-        if size + count > _PIECE and together:
-            yield _columns(together)
-            together, size = [], 0
-        if count > _PIECE and all(t.is_contiguous() for t in row):
-            for parts in zip(*(t.view(-1).split(_PIECE) for t in row), strict=True):
+    sizes, start = list(map(Tensor.numel, plain[0])), 0
+    for stop in _stops(sizes):
+        row = tuple(each[start] for each in plain)
+        if sizes[start] > _PIECE and all(t.is_contiguous() for t in row):
+            split: list[Sequence[Tensor]] = [torch.split(t.view(-1), _PIECE) for t in row]
+            for parts in zip(*split, strict=True):
                 yield tuple([part] for part in parts)
         else:
-            together.append(row)
-            size += count
-    if together:
-        yield _columns(together)
+            yield tuple(each[start:stop] for each in plain)
+        start = stop
 
 
-def _columns(rows: list[tuple[Tensor, ...]]) -> Lists:
-    return tuple(map(list, zip(*rows, strict=True)))
+def _stops(sizes: list[int]) -> Iterator[int]:
+    """Where pieces end: as many neighbours as fit in one, or a single tensor that does not."""
+    size_so_far = 0
+    for i, size in enumerate(sizes):
+        if i and size_so_far + size > _PIECE:
+            yield i
+            size_so_far = 0
+        size_so_far += size
+    yield len(sizes)
 
 
 def blend(
@@ -128,12 +132,16 @@ def dot(
         found = tensors.dot(left, right, factor, scratch, shards_of)
         workspace.give(shards_of, scratch)
         return found
-    products = [torch.dot(_line(a) * factor, _line(b)) for a, b in pieces(left, right)]
-    return torch.stack(products).sum()
+    # A factor of usual size cannot bring a product back into range that was outside of it.
+    late = 1e-8 < factor < 1e8
+    early = 1.0 if late else factor
+    products = [torch.dot(_line(a, early), _line(b)) for a, b in pieces(left, right)]
+    return torch.stack(products).sum() * (factor if late else 1.0)
 
 
-def _line(piece: list[Tensor]) -> Tensor:
-    return piece[0].reshape(-1) if len(piece) == 1 else _flatten_dense_tensors(piece)
+def _line(piece: list[Tensor], factor: float = 1.0) -> Tensor:
+    line = piece[0].reshape(-1) if len(piece) == 1 else _flatten_dense_tensors(piece)
+    return line if factor == 1.0 else line * factor
 
 
 def scale_by_weights(values: Sequence[Tensor], params: Sequence[Tensor], offset: float) -> Tensor:

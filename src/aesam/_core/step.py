@@ -4,7 +4,7 @@ Their order is in :mod:`aesam.optimizer`; what a step changes in :mod:`aesam._co
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
@@ -92,7 +92,7 @@ def loss_for_policy(
     parts: Parts,
     loss: float | Tensor | None,
     losses: Tensor | None,
-    devices: set[torch.device],
+    devices: Callable[[], set[torch.device]],
     model: Any,
 ) -> Tensor | None:
     """The loss at ``w``, the same on all processes; None where nobody asks or has it."""
@@ -103,7 +103,7 @@ def loss_for_policy(
         return None
     if not isinstance(own, Tensor):
         own = torch.tensor(checks.real("loss", own, "a number or a tensor with one"))
-        own = own.to(next(iter(devices)))  # where processes can average it
+        own = own.to(next(iter(devices())))  # where processes can average it
     if own.numel() != 1:
         raise ValueError(f"loss must be one number, got a tensor of shape {tuple(own.shape)}")
     return mean_over_processes(own.reshape(()), model)
@@ -244,16 +244,14 @@ def awaiting_second_pass(pending: Pending | None) -> Decided:
 
 def _was_changed(ahead: SecondPass) -> bool:
     """Whether other gradients than those decided on are in ``p.grad``; none there is no change."""
-    now = [p.grad for p in ahead.gradient.params]
-    replaced = any(
-        g is not None and g is not v for g, v in zip(now, ahead.gradient.values, strict=True)
-    )
+    both = zip(ahead.gradient.params, ahead.gradient.values, strict=True)
+    replaced = any(p.grad is not v and p.grad is not None for p, v in both)
     return replaced or versions_of(ahead.gradient) != ahead.versions
 
 
 def versions_of(measured: Gradient) -> list[int]:
     """Counts up whenever a gradient is written to, so a change behind our back is noticed."""
-    return list(map(tensors.version, measured.values))
+    return tensors.versions(measured.values)
 
 
 def ascend(
@@ -353,6 +351,8 @@ def finish_second_pass(
 def _let_go(memory: Memory, *others: Memory) -> dict[Tensor, Tensor]:
     """The tensors of a memory that are in none of the others."""
     kept = {id(t) for other in others for t in other.tensors.values()}
+    if kept.isdisjoint(map(id, memory.tensors.values())):
+        return dict(memory.tensors)
     return {p: t for p, t in memory.tensors.items() if id(t) not in kept}
 
 

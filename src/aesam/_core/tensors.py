@@ -21,13 +21,14 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import Parameter
 
+from aesam._core.joined import KIND, joined
+
 _PLAIN = frozenset({Tensor, Parameter})
 HALF = frozenset({torch.float16, torch.bfloat16})
 _DTYPE_AND_DEVICE = attrgetter("dtype", "device")
+_VERSION = attrgetter("_version")
 SAFE = 6e4  # every floating dtype holds it
 _BATCH = 1 << 20
-_SMALL = 1024  # numbers in a tensor; above it, copying costs more than one more operation
-_MANY = 128  # tensors; so many small ones fit a core's cache together
 _KEPT = 4  # buffers of one parameter: its weights, two gradients and a memory
 
 
@@ -46,6 +47,14 @@ def local(tensors: Sequence[Tensor]) -> list[Tensor]:
 def version(tensor: Tensor | None) -> int:
     """Counts up whenever a tensor is written to in place; -1 for none. A DTensor's does not."""
     return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def versions(tensors: Sequence[Tensor]) -> list[int]:
+    """The version of each."""
+    try:
+        return list(map(_VERSION, tensors))
+    except RuntimeError:  # tensors of inference mode have none
+        return list(map(version, tensors))
 
 
 def sharded_like(shards: Sequence[Tensor], owners: Sequence[Tensor]) -> list[Tensor]:
@@ -150,47 +159,75 @@ def average_over_processes(targets: Sequence[Tensor], group: Any = None) -> None
         torch._foreach_copy_(chosen, [m.view_as(t) for m, t in zip(means, chosen, strict=True)])
 
 
+class _Buffers(list[Tensor]):
+    """Buffers that are lent together; what each is like is known until one is exchanged."""
+
+    def __init__(self, buffers: Sequence[Tensor], kinds: list[object] | None = None) -> None:
+        super().__init__(buffers)
+        self._kinds = list(map(KIND, self)) if kinds is None else kinds
+        self._ids = list(map(id, self))
+
+    def are_like(self, kinds: list[object]) -> bool:
+        return self._kinds == kinds and self._ids == list(map(id, self))
+
+
 class Workspace:
     """Buffers kept between steps, since a fresh one costs several times the work done in it.
 
-    Whoever takes buffers owns them until they are given back; their content is arbitrary.
+    Whoever takes buffers owns them until they are given back; their content is arbitrary. Those of
+    the same parameters stay together, so that nobody looks at each of them on every step; where
+    others are asked for, they are kept one by one.
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, list[Tensor]] = {}
+        self._owners: tuple[int, ...] = ()  # of those that are together
+        self._together: list[_Buffers] = []
+        self._single: dict[int, list[Tensor]] = {}
         self._most = 0
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """All that are lent to nobody."""
+        single = [b for held in self._single.values() for b in held]
+        return single + [b for held in self._together for b in held]
 
     def take(self, owners: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
         """A buffer shaped like each tensor of ``like``, kept under the parameter it belongs to."""
-        free, none = self._free, list[Tensor]()
-        self._most = max(self._most, len(owners))
-        if len(free) > 2 * self._most:
-            free.clear()  # kept for parameters that were replaced
-        taken: list[Tensor] = []
-        for owner, t in zip(map(id, owners), local(like), strict=True):
-            held = free.get(owner, none)
-            b = held[-1] if held else None
-            if (
-                b is not None
-                and b.shape == t.shape
-                and b.dtype is t.dtype
-                and b.device == t.device
-                and b.layout is t.layout
-            ):
-                taken.append(held.pop())
-            else:
-                taken.append(torch.empty_like(t, requires_grad=False))
-        return taken
+        keys, wanted = tuple(map(id, owners)), local(like)
+        kinds: list[object] = list(map(KIND, wanted))
+        for i in reversed(range(len(self._together) if keys == self._owners else 0)):
+            if self._together[i].are_like(kinds):
+                return self._together.pop(i)
+        self._part()
+        self._most = max(self._most, len(keys))
+        if len(self._single) > 2 * self._most:
+            self._single.clear()  # kept for parameters that were replaced
+        return _Buffers([self._one(*each) for each in zip(keys, kinds, wanted, strict=True)], kinds)
 
     def give(self, owners: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         """Take buffers back; more than a step ever needs of one parameter are let go."""
-        free = self._free
-        for owner, buffer in zip(map(id, owners), local(buffers), strict=True):
-            held = free.get(owner)
-            if held is None:
-                free[owner] = [buffer]
-            elif len(held) < _KEPT:
-                held.append(buffer)
+        keys = tuple(map(id, owners))
+        if keys != self._owners:
+            self._part()
+            self._owners = keys
+        if len(self._together) < _KEPT:
+            whole = isinstance(buffers, _Buffers)
+            self._together.append(buffers if whole else _Buffers(local(buffers)))
+
+    def _one(self, owner: int, kind: object, like: Tensor) -> Tensor:
+        held = self._single.get(owner)
+        if held and KIND(held[-1]) == kind:
+            return held.pop()
+        return torch.empty_like(like, requires_grad=False)
+
+    def _part(self) -> None:
+        """Keep one by one what was together."""
+        parted, self._together = self._together, []
+        for buffers in parted:
+            for owner, buffer in zip(self._owners, buffers, strict=True):
+                held = self._single.setdefault(owner, [])
+                if len(held) < _KEPT:
+                    held.append(buffer)
 
 
 def to_host(vector: Tensor) -> list[float]:
@@ -220,9 +257,15 @@ def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -
     """
     if not tensors:
         return torch.zeros(())
-    if are_plain(shards_of or tensors):
-        return torch.linalg.vector_norm(_power_norms(_joined(tensors), 2))
-    return torch.linalg.vector_norm(_power_norms(tensors, 2, shards_of=shards_of))
+    if not are_plain(shards_of or tensors):
+        return torch.linalg.vector_norm(_power_norms(tensors, 2, shards_of=shards_of))
+    lines, others = joined(tensors)
+    found = [_norms_alike([line], 2, wide=False) for line in lines]
+    if others:
+        found.append(_power_norms(others, 2))
+    home = tensors[0].device
+    vector = torch.cat([n.to(home) for n in found]) if len(found) > 1 else found[0]
+    return torch.linalg.vector_norm(vector)
 
 
 def norm_on_host(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> float:
@@ -255,18 +298,6 @@ def measure(
 def _is_trusted(found: float) -> bool:
     """Squares of finite numbers can leave float32's range: look again before judging those."""
     return found > 0.0 and math.isfinite(found)
-
-
-def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same numbers in fewer tensors: many small ones are cheaper to join than to visit."""
-    if len(tensors) < _MANY:
-        return list(tensors)
-    small = [t for t in tensors if t.numel() <= _SMALL and not t.is_sparse]
-    if len(small) < _MANY or len({(t.dtype, t.device) for t in small}) > 1:
-        return list(tensors)
-    large = [t for t in tensors if t.numel() > _SMALL or t.is_sparse]
-    batches = [small[i : i + _MANY] for i in range(0, len(small), _MANY)]
-    return [_flatten_dense_tensors(batch) for batch in batches] + large
 
 
 def dot(
@@ -423,4 +454,6 @@ def average(targets: Sequence[Tensor], group: Any) -> None:
 
 def real(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Complex tensors as pairs of reals, in the same storage."""
+    if not any(map(Tensor.is_complex, tensors)):
+        return list(tensors)
     return [torch.view_as_real(t) if t.is_complex() else t for t in tensors]

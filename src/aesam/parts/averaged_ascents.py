@@ -42,9 +42,9 @@ class AwayFromAverage(Ascent):
         return _averaged(gradient, memory, self.decay, dense(self, gradient.values))
 
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
-        rows = [i for i, p in enumerate(gradient.params) if p in memory.tensors]
-        averages = [memory.tensors[gradient.params[i]] for i in rows]
-        written = [gradient.values[i] for i in rows]
+        found = zip(gradient.values, memory.of(gradient.params), strict=True)
+        rows = [(v, m) for v, m in found if m is not None]
+        written, averages = [v for v, _ in rows], [m for _, m in rows]
         tensors.add(written, averages, -self.sigma * gradient.scale)
         length = tensors.norm_on_host(gradient.values)
         rounding = 4.0 * tensors.largest_eps(gradient.values) if rows else 0.0
@@ -81,7 +81,7 @@ class AlongAverage(Ascent):
         return _averaged(gradient, memory, 1.0 - self.theta, dense(self, gradient.values))
 
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
-        averages = [memory.tensors[p] for p in gradient.params]
+        averages = [m for m in memory.of(gradient.params) if m is not None]
         length = tensors.norm_on_host(averages, shards_of=gradient.params)
         return Direction(gradient.params, averages, gradient.radii, length)
 
@@ -94,17 +94,17 @@ def _averaged(
     In new tensors: a step that is not taken leaves those of before. A parameter without a gradient
     keeps its own.
     """
-    known, params = memory.tensors, gradient.params
+    known, params = memory.of(gradient.params), gradient.params
     made = gradient.workspace.take(params, values)
-    shares = [keep if p in known else 0.0 for p in params]
-    olds = [known.get(p, v) for p, v in zip(params, values, strict=True)]
-    for share in set(shares):
-        rows = [i for i, own in enumerate(shares) if own == share]
+    for is_known in {m is not None for m in known}:
+        rows = [i for i, m in enumerate(known) if (m is not None) == is_known]
+        new = [values[i] for i in rows]
+        share = keep if is_known else 0.0
         pieces.blend(
             [made[i] for i in rows],
-            [olds[i] for i in rows],
-            [values[i] for i in rows],
+            [m for m in known if m is not None] if is_known else new,
+            new,
             share,
             (1.0 - share) / gradient.scale,
         )
-    return Memory({}, {**known, **dict(zip(params, made, strict=True))})
+    return Memory({}, {**memory.tensors, **dict(zip(params, made, strict=True))})

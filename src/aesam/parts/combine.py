@@ -129,7 +129,7 @@ class SurrogateGap(Combine):
 class _Rest:
     """What WSAM has still to apply after the base's update, and which strokes of it are done."""
 
-    values: dict[Tensor, Tensor]  # by parameter
+    values: dict[int, tuple[Tensor, Tensor]]  # the parameter and its rest, by the parameter's id
     factor: float
     workspace: Workspace
     done: list[object] = field(default_factory=list[object])
@@ -174,21 +174,22 @@ class WeightedSharpness(Combine):
         rest = first.workspace.take(params, second)
         pieces.set_apart(rest, second, g)
         factor = self.gamma / (1.0 - self.gamma) / first.scale
-        return _Rest(dict(zip(params, rest, strict=True)), factor, first.workspace)
+        pairs = zip(params, rest, strict=True)
+        return _Rest(dict(zip(map(id, params), pairs, strict=True)), factor, first.workspace)
 
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
         if not isinstance(carried, _Rest):
             return
         for group in base.param_groups[len(carried.done) :]:
-            moved = [p for p in dict.fromkeys(group["params"]) if p in carried.values]
-            applied = [carried.values[p] for p in moved]
+            keys = [key for key in dict.fromkeys(map(id, group["params"])) if key in carried.values]
+            moved, applied = ([carried.values[key][i] for key in keys] for i in range(2))
             sign = 1.0 if group.get("maximize", False) else -1.0
             factor = sign * rate(group) * carried.factor
             # In one expression: Python lets no interrupt in between its call and its note.
             carried.done.append(tensors.add(moved, applied, factor))
-        rests = dict(carried.values)
+        rests = list(carried.values.values())
         carried.values.clear()  # first: given back twice, they would be lent to two
-        carried.workspace.give(list(rests), list(rests.values()))
+        carried.workspace.give([p for p, _ in rests], [rest for _, rest in rests])
 
 
 def _in_both(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:

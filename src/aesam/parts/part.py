@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from aesam._core import tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
+
+_GRAD = attrgetter("grad")
 
 #: One tensor for each parameter, in the parameters' order.
 Tensors = list[Tensor]
@@ -169,6 +172,20 @@ class Memory:
     def number(self, name: str) -> float:
         """The number of this name, 0 where nothing is remembered yet."""
         return float(self.values.get(name, 0.0))
+
+    def of(self, params: Tensors) -> list[Tensor | None]:
+        """The tensor of each parameter, None where there is none.
+
+        Args:
+            params: parameters, usually those that have a gradient.
+
+        >>> w = torch.zeros(1)
+        >>> Memory({}, {w: torch.ones(1)}).of([w, torch.zeros(1)])
+        [tensor([1.]), None]
+        """
+        if list(map(id, self.tensors)) == list(map(id, params)):
+            return list(self.tensors.values())  # tensors are slow to look up
+        return [self.tensors.get(p) for p in params]
 
 
 class Part:
@@ -347,19 +364,24 @@ class Present(NamedTuple):
 def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> Present:
     """What has a gradient now, in the groups' order."""
     params: Tensors = []
+    values: Tensors = []
     radii: list[float] = []
     owners: list[dict[str, Any]] = []
     for group in groups:
-        present = [p for p in group["params"] if p.grad is not None]
+        present, found = group["params"], list(map(_GRAD, group["params"]))
+        if type(None) in set(map(type, found)):
+            present = [p for p, g in zip(present, found, strict=True) if g is not None]
+            found = [g for g in found if g is not None]
         params += present
+        values += found
         radii += [radius(group, rho)] * len(present)
         owners += [group] * len(present)
     if len(set(map(id, params))) < len(params):
         once = {id(p): i for i, p in reversed(list(enumerate(params)))}
         kept = sorted(once.values())
-        params, radii = [params[i] for i in kept], [radii[i] for i in kept]
-        owners = [owners[i] for i in kept]
-    return Present(params, [p.grad for p in params if p.grad is not None], radii, owners)
+        params, values = [params[i] for i in kept], [values[i] for i in kept]
+        radii, owners = [radii[i] for i in kept], [owners[i] for i in kept]
+    return Present(params, values, radii, owners)
 
 
 def dense(part: Part, values: Tensors) -> Tensors:

@@ -179,7 +179,8 @@ class AlongLastGradient(_InGradientsPlace):
     remembers = ("norm",)
 
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
-        copies = [g.detach().clone() for g in tensors.local(gradient.values)]
+        copies = gradient.workspace.take(gradient.params, gradient.values)
+        tensors.assign(copies, gradient.values)
         tensors.scale(copies, 1.0 / gradient.scale)
         return Memory({"norm": gradient.norm}, dict(zip(gradient.params, copies, strict=True)))
 
