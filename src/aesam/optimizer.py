@@ -487,7 +487,7 @@ class SharpnessAware(AroundBase):
         if ledger.pending is None and before.are_left_by(self._parameters()):
             callers.refuse_accumulate(self._backwards.count)
             self._make_passes(closure, passes, scaler, loss, edited, batch)
-        elif ledger.pending is None and not (self.replay and self._has_gradients()):
+        elif ledger.pending is None and not (self._steps_bare and self._has_gradients()):
             if takes_no_step(closure, loss, self._has_gradients()):
                 ledger.forget_first_pass()
                 return loss
@@ -522,15 +522,18 @@ class SharpnessAware(AroundBase):
             with self.perturbed() as at, torch.enable_grad(), unnoticed_by_caller(closure):
                 at.loss = step.one_loss(closure() if passes is None else passes.second(at))
 
+    @property
+    def _steps_bare(self) -> bool:
+        """Whether a step needs nothing of the caller's but the gradient of the first pass."""
+        needs_no_move = self.parts.take_one_gradient and not self.parts.move_before_pass
+        return needs_no_move or self.replay or self._ledger.moved_forwards is not None
+
     def _finish(self, scaler: torch.amp.GradScaler | None) -> None:
-        """The end of a step; with ``replay`` all of it but the first pass."""
+        """The end of a step; of one that steps bare all of it but the first pass."""
         pending = self._ledger.pending
         if scaler is None and pending is not None and pending.of_loop is not None:
             self._ledger.blocks.safely(self._end_second_pass_of_loop, pending, pending.of_loop)
-        moves = self.parts.move_before_pass
-        steps_bare = self.parts.take_one_gradient and not moves
-        steps_bare |= self.replay or self._ledger.moved_forwards is not None
-        if self._ledger.pending is not None or not steps_bare:
+        if self._ledger.pending is not None or not self._steps_bare:
             self._take(scaler)
         elif scaler is not None:
             scaler.step(self)  # calls step() again, unless it saw an overflow
