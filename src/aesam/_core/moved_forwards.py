@@ -48,6 +48,8 @@ class MovedForwards:
         self._away: Excursion | None = None
         self._journeys = 0  # how often the weights have come back
         self._depth = 0
+        self._is_there = False  # an interrupt may cut a journey short, there or back
+        self._is_aside = False
         self._through: set[int] = set()  # backwards of forwards that were moved for
         model_hooks.listen(model, self)
         handle = model.register_state_dict_pre_hook(_AtHome(self))
@@ -64,8 +66,8 @@ class MovedForwards:
         if self._depth > 1 or current_task() != -1:
             return  # of a model that calls itself, or a checkpoint's inside a backward
         if not (model.training and torch.is_grad_enabled()):
-            self.bring_back()
-        elif self._away is None or self._look is not None:
+            self._step_aside()
+        elif not self._is_there or self._look is not None:
             if getattr(model, "_is_replica", False):
                 raise RuntimeError(messages.REPLICATED)
             self.bring_back()
@@ -78,10 +80,16 @@ class MovedForwards:
         if excursion is not None:
             self._away = excursion  # noted before it is done
             excursion.move()
+            self._is_there = True
 
     def after(self, output: Any) -> Any:
         self._depth -= 1
         if self._depth > 0 or current_task() != -1 or self._away is None:
+            return None
+        if self._is_aside:
+            self._is_aside = False
+            self._away.move()
+            self._is_there = True
             return None
         if sys.exc_info()[1] is not None and output is None:
             self.bring_back()  # the forward failed
@@ -95,6 +103,14 @@ class MovedForwards:
             if tensor.requires_grad:
                 tensor.register_hook(arrived)
         return None
+
+    def _step_aside(self) -> None:
+        """For a forward at ``w``: for good where the weights are away, else until it ends."""
+        if self._away is None or self._away.is_in_weights:
+            self.bring_back()
+        else:
+            self._is_aside, self._is_there = True, False
+            self._away.restore()
 
     def arrived(self, journey: int) -> None:
         """A gradient came to the output of a forward that was moved for."""
@@ -114,8 +130,9 @@ class MovedForwards:
     def bring_back(self) -> None:
         """To ``w``, to the bit; harmless if they are there, or cut short and done again."""
         if self._away is not None:
+            self._is_there = False
             _with_gradients_as_now(self._away.restore)
-            self._away = None
+            self._away, self._is_aside = None, False
             self._journeys += 1
 
     def no_forward_is_running(self) -> None:

@@ -19,9 +19,9 @@ from aesam.parts.part import Draws, Excursion, Gradient, Memory, Tensors, radius
 from aesam.parts.single_pass import BeforePass
 
 NO_GRADIENT_BESIDE = """\
-the adapter at {path} has a gradient and the ascent adapter beside it has none: the forward did not
-run where both act. Call the model itself, not one that torch.compile has made of it, and do not
-make gradients by hand."""
+the adapter at {path} has a gradient and the ascent adapter beside it has none, so that it did not
+come through the layer's own forward: call the layer, not its matrices, and make no gradients by
+hand."""
 
 ADAPTERS_REPLACED = """\
 the adapter at {path} is not the one that the optimizer was made for: it was unloaded, replaced or
@@ -164,6 +164,8 @@ class _Branches(Excursion):
     ``beside`` has the A and B of each adapter's branch, which take gradients.
     """
 
+    is_in_weights = False
+
     def __init__(self, beside: Sequence[tuple[Adapter, Tensor, Tensor]]) -> None:
         self._beside = beside
         self._handles: list[Any] = []
@@ -183,6 +185,7 @@ class _Branches(Excursion):
         self._is_on = False  # first: a hook that an interrupt let slip adds nothing
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
 
     def _add(
         self,

@@ -143,6 +143,10 @@ class Excursion:
     >>> Nowhere().move()
     """
 
+    #: Whether the weights themselves are elsewhere until :meth:`restore`. Where not, a forward at
+    #: ``w`` between a training forward and its backward leaves the excursion, and it goes on after.
+    is_in_weights = True
+
     def move(self) -> None:
         """Go there."""
         raise TypeError(f"{type(self).__name__} must define move()")
