@@ -10,6 +10,9 @@ import torch
 from support.interrupts import BETWEEN, OURS, TORCH, Lines
 from support.problems import METHODS, VARIANTS, Problem, same, stochastic_net, weights
 
+import aesam
+
+EVERY = METHODS | VARIANTS | {"bi-lora": aesam.BiLoRA}
 BEFORE, AFTER = 2, 2  # steps before the one that is interrupted, and after it
 
 
@@ -49,6 +52,18 @@ def bare(problem, opt, t):
     opt.step()
 
 
+def with_adapters():
+    from support.adapted import adapted  # PEFT takes seconds to import
+
+    return adapted(dropout=0.3)
+
+
+def bare_loss(problem, opt, t):
+    opt.zero_grad()
+    problem.losses(t).mean().backward()
+    opt.step()
+
+
 def scaled(problem, opt, t):
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
 
@@ -69,12 +84,15 @@ FORMS = {
     "replay": (bare, OfLosses, {"replay": True}),
     "scaler": (scaled, stochastic_net, {}),
     "moved": (bare, OfLosses, {}),
+    "bare, adapters": (bare_loss, with_adapters, {}),
+    "closure, adapters": (by_closure, with_adapters, {}),
 }
 CASES = [
     ("closure", "sam"), ("closure", "esam"), ("closure", "ae-looksam"), ("closure", "looksam"),
     ("own passes", "sam"), ("own passes", "looksam"), ("own passes", "esam"),
     ("replay", "sam"), ("replay", "looksam"), ("scaler", "sam"), ("scaler", "ae-looksam"),
     ("closure", "wsam"), ("scaler", "wsam"), ("own passes", "f-sam"),
+    ("bare, adapters", "bi-lora"), ("closure, adapters", "bi-lora"),
     ("own passes", "functional-sam"), ("scaler", "functional-sam"),
     ("closure", "anti-pgd"), ("scaler", "anti-pgd"), ("own passes", "lpf-sgd"),
     ("moved", "msam"), ("moved", "stale-sam"), ("replay", "sub-sam"),
@@ -89,7 +107,7 @@ class Training:
         self.model = net()
         self.problem = Problem(self.model)
         self.base = Counted(self.model.parameters(), lr=0.1, momentum=0.9)
-        self.opt = (METHODS | VARIANTS)[method](self.base, self.model, **more, **options)
+        self.opt = EVERY[method](self.base, self.model, **more, **options)
 
     def step(self, t):
         torch.manual_seed(100 + t)

@@ -3,14 +3,21 @@
 import copy
 import io
 import math
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from peft import LoraConfig
+from safetensors.torch import load_file
 from support.adapted import BASES, Literal, adapted, trained, two_rates
 from support.problems import Problem, mlp, same, weights
+from support.processes import on_processes
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import aesam
 
@@ -148,12 +155,8 @@ def test_the_model_holds_and_saves_nothing_of_them(tmp_path):
     opt.zero_grad()
     problem.losses(0)  # their branches are in the model now
     model.save_pretrained(tmp_path)
-    saved = (
-        torch.load(tmp_path / "adapter_model.bin", weights_only=True)
-        if not (tmp_path / "adapter_model.safetensors").exists()
-        else None
-    )
-    assert saved is None
+    names = load_file(tmp_path / "adapter_model.safetensors").keys()
+    assert len(names) == len(trained(model))
     assert all(not layer._forward_hooks for layer in model.modules() if hasattr(layer, "lora_A"))
     merged = copy.deepcopy(model).merge_and_unload()
     x = problem.x[0]
@@ -306,3 +309,249 @@ def test_a_copy_goes_on_by_itself():
     for t in range(4, 8):
         bare(problem, opt, t)
     assert same(weights(model), weights(other))
+
+
+def test_a_reference_forward_between_forward_and_backward_is_without_them():
+    """DPO's: the same model with its adapters off, or all of it without gradients."""
+    literal = Literal("sgd", rho=0.1)
+    model, problem, opt = new()
+    for t in range(STEPS):
+        opt.zero_grad()
+        loss = problem.losses(t).mean()
+        with torch.no_grad():
+            assert torch.equal(model(problem.x[t]), plain_output_of(model, problem.x[t]))
+            with model.disable_adapter():
+                assert torch.equal(model(problem.x[t]), mlp()(problem.x[t]))
+        loss.backward()
+        opt.step()
+        literal.step(t)
+    for left, right in zip(trained(model), literal.trained(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+
+
+def plain_output_of(model, x):
+    """As :func:`plain_output`, without asking the model for its state dict."""
+    other = adapted()
+    with torch.no_grad():
+        for p, own in zip(other.parameters(), model.parameters(), strict=True):
+            p.copy_(own)
+        return other(x)
+
+
+class Checkpointed(nn.Module):
+    """Reentrant: the first forward has no gradients, and another runs inside the backward."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return checkpoint(self.net, x.clone().requires_grad_(), use_reentrant=True)
+
+
+def test_activation_checkpoints_are_made_again_with_them():
+    literal = Literal("sgd", rho=0.1)
+    model = adapted()
+    whole = Checkpointed(model)
+    opt, problem = aesam.BiLoRA(BASES["sgd"](two_rates(model)), whole, rho=0.1), Problem(whole)
+    for t in range(STEPS):
+        bare(problem, opt, t)
+        literal.step(t)
+    for left, right in zip(trained(model), literal.trained(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("compiled", ["whole", "inside", "a layer"])
+def test_compiled_modules_are_right_too(compiled, matrix):
+    torch.compiler.reset()
+    literal = Literal("sgd", rho=0.1)
+    model, problem, opt = new()
+    inside = model.base_model.model
+    {"whole": model, "inside": inside, "a layer": inside[0]}[compiled].compile(backend="eager")
+    for t in range(STEPS):
+        bare(problem, opt, t)
+        literal.step(t)
+    for left, right in zip(trained(model), literal.trained(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+    matrix.right("PEFT", "Bi-LoRA of compiled modules", within=1e-12)
+
+
+# Several processes --------------------------------------------------------------------------
+
+
+def on_two(rank):
+    """What two processes come to under DDP, the optimizer given one model or the other."""
+    return [trained_on_half(rank, given) for given in ("ddp", "model")], refused_shards()
+
+
+def trained_on_half(rank, given):
+    """The adapters, then A₂ and B₂, after a training on half of each batch in two micro-batches."""
+    model = adapted()
+    wrapped = DistributedDataParallel(model)
+    opt = aesam.BiLoRA(
+        BASES["sgd"](two_rates(model)), wrapped if given == "ddp" else model, rho=0.1
+    )
+    problem = Problem(wrapped)
+    halves = slice(4 * rank, 4 * rank + 2), slice(4 * rank + 2, 4 * rank + 4)
+    for t in range(STEPS):
+        opt.zero_grad()
+        with wrapped.no_sync():
+            (problem.losses(t, halves[0]).mean() / 2).backward()
+        (problem.losses(t, halves[1]).mean() / 2).backward()
+        opt.step()
+    kept = opt._ledger.committed.memory("ascent").tensors.values()
+    return [t.detach().numpy() for t in (*trained(model), *kept)]
+
+
+def refused_shards():
+    """What is said of shards, where the optimizer is made of them and where they come later."""
+    told = []
+    for is_first in (True, False):
+        model = adapted()
+        made = None if is_first else new(model=model)
+        fully_shard(model)
+        try:
+            made = made or new(model=model)
+            model(torch.ones(2, 3, dtype=torch.float64))
+        except (RuntimeError, TypeError) as error:
+            told.append(str(error))
+    return told
+
+
+def test_two_processes_are_one_on_the_whole_batch_and_shards_are_refused(matrix):
+    literal = Literal("sgd", rho=0.1)
+    for t in range(STEPS):
+        literal.step(t)
+    ascent = [t for pair in zip(literal.down_2, literal.up_2, strict=True) for t in pair]
+    (ends, told), (others, _) = on_processes(on_two)
+    for end, other in zip(ends, others, strict=True):
+        for left, right in zip(end, other, strict=True):
+            assert (left == right).all()
+        for left, right in zip(end, literal.trained() + ascent, strict=True):
+            torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-12)
+    matrix.right("PEFT", "Bi-LoRA under DDP, accumulating", within=1e-12)
+    of_shards, sharded_later = told
+    assert "has a sharded adapter (FSDP2, tensor parallel)" in of_shards
+    assert "is not the one that the optimizer was made for" in sharded_later
+    matrix.refused("PEFT", "Bi-LoRA of shards (FSDP2)", TypeError(of_shards))
+
+
+# What it refuses ------------------------------------------------------------------------------
+
+
+class WithEmbedding(nn.Module):
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.words, self.conv = nn.Embedding(5, 3), nn.Conv1d(3, 3, 1)
+
+    def forward(self, x):
+        return self.conv(self.words(x).mT)
+
+
+REFUSED = {
+    "an embedding": (
+        {"net": WithEmbedding, "target_modules": ["words"]},
+        r"words is a peft.*Embedding around a Embedding: Bi-LoRA is for LoRA on linear layers",
+    ),
+    "a convolution": (
+        {"net": WithEmbedding, "target_modules": ["conv"]},
+        r"conv is a peft.*Conv1d around a Conv1d: Bi-LoRA is for LoRA on linear layers",
+    ),
+    "DoRA": ({"use_dora": True}, r"0 has the variant DoraLinearVariant of LoRA"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_layers_that_are_not_w_plus_b_a_are_refused(kind):
+    options, told = REFUSED[kind]
+    model = adapted(**options)
+    with pytest.raises(ValueError, match=told):
+        aesam.create("bi-lora", model)
+
+
+def spoilt(how):
+    model = adapted()
+    first = model.base_model.model[0]
+    if how == "merged":
+        model.merge_adapter()
+    elif how == "frozen":
+        for p in trained(model):
+            p.requires_grad_(False)
+    elif how == "half":
+        first.lora_A["default"].weight.requires_grad_(False)
+    elif how == "two":
+        config = LoraConfig(r=1, target_modules=["0"])
+        model.add_adapter("other", config)
+        first.lora_A["other"].weight.requires_grad_(True)
+    elif how == "shared":
+        model.base_model.model[2].lora_B["default"].weight = first.lora_B["default"].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("merged", r"call model.unmerge_adapter\(\) first"),
+        ("frozen", r"needs a model with LoRA adapters of PEFT that are trained, got PeftModel"),
+        ("half", r"trains one matrix of its adapter 'default' and not the other"),
+        ("two", r"several adapters that are trained, \['default', 'other'\]"),
+        ("shared", r"share a matrix of their adapters"),
+    ],
+)
+def test_adapters_that_could_not_ascend_are_refused(how, told):
+    with pytest.raises(ValueError, match=told):
+        aesam.create("bi-lora", spoilt(how))
+
+
+def test_an_optimizer_over_other_parameters_is_refused():
+    model = adapted()
+    with pytest.raises(ValueError, match="does not have the adapter at base_model.model.2"):
+        aesam.BiLoRA(torch.optim.SGD(trained(model)[:2], lr=0.1), model)
+
+
+def test_radii_that_differ_between_adapters_are_refused():
+    model, problem, opt = new()
+    opt.param_groups[0]["rho"] = 0.2
+    before = weights(model)
+    with pytest.raises(ValueError, match=r"rho is \[0.1, 0.2\] in the parameter groups"):
+        bare(problem, opt, 0)
+    assert same(weights(model), before)
+
+
+def test_keywords_that_mean_nothing_to_it_are_refused():
+    model = adapted()
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="BiLoRA has no keyword normalize"):
+        aesam.BiLoRA(base, model, normalize=False)
+    with pytest.raises(ValueError, match="local_ascent=True cannot be used with AscentAdapters"):
+        aesam.BiLoRA(base, model, local_ascent=True)
+    for name in ("lr_ratio", "rho"):
+        with pytest.raises(ValueError, match=f"{name} must be a finite number >= 0"):
+            aesam.BiLoRA(base, model, **{name: -1.0})
+
+
+def test_gradients_that_were_made_by_hand_are_refused():
+    model, _, opt = new()
+    with opt.first_pass():
+        for p in trained(model):
+            p.grad = torch.ones_like(p)
+    with pytest.raises(RuntimeError, match="the ascent adapter beside it has none"):
+        opt.needs_second_pass()
+
+
+def test_gradients_that_came_by_no_training_forward_are_refused():
+    model, problem, opt = new()
+    model.eval()
+    problem.losses(0).mean().backward()
+    with pytest.raises(RuntimeError, match="a gradient of no training forward of the model"):
+        opt.step()
+
+
+def test_the_docs_name_its_parts():
+    _, _, opt = new()
+    found = {q: type(p).__name__ for q, p in opt.parts.by_name.items()}
+    assert (found["policy"], found["ascent"]) == ("Never", "AscentAdapters")
+    page = (Path(__file__).parents[2] / "docs/methods.md").read_text()
+    assert "| policy `Never`, ascent `AscentAdapters` | Liu et al. 2025 |" in page
