@@ -434,9 +434,9 @@ def test_a_copy_goes_on_alike_and_no_buffer_is_lost():
     opt = aesam.AntiPGD(two_groups(model), model)
     problem = Problem(model)
     problem.train(opt, 3)
-    held = sum(map(len, opt._ledger.workspace._free.values()))
+    held = len(opt._ledger.workspace.kept)
     problem.train(opt, 2, start=3)
-    assert sum(map(len, opt._ledger.workspace._free.values())) == held
+    assert len(opt._ledger.workspace.kept) == held
     twin = copy.deepcopy((model, opt))
     for each, trained in ((model, opt), twin):
         Problem(each).train(trained, 2, start=5)

@@ -313,7 +313,7 @@ class SharpnessAware(AroundBase):
         params, values, radii, groups = with_gradient(
             self.base.param_groups, self._default_radius()
         )
-        seen = step.loss_for_policy(parts, loss, None, self._devices(), self.model)
+        seen = step.loss_for_policy(parts, loss, None, self._devices, self.model)
         each = parts.needs_norm_of_each
         found, (mean_loss,) = read(params, values, radii, 1.0, each, seen)
         if not (found.is_finite and math.isfinite(mean_loss or 0.0)):

@@ -147,16 +147,9 @@ def process_count(group: Any = None) -> int:
 
 
 def average_over_processes(targets: Sequence[Tensor], group: Any = None) -> None:
-    """``targets ← their mean over all processes``, in one collective for those of one kind."""
-    count = process_count(group)
-    if count == 1 or not targets:
-        return
-    for rows in _alike(targets, _DTYPE_AND_DEVICE):
-        chosen = [targets[i] for i in rows]
-        flat = torch.cat([t.reshape(-1) for t in chosen])
-        torch.distributed.all_reduce(flat, group=group)
-        means = cast(list[Tensor], flat.div_(count).split([t.numel() for t in chosen]))
-        torch._foreach_copy_(chosen, [m.view_as(t) for m, t in zip(means, chosen, strict=True)])
+    """``targets ←`` their mean over all processes, where there is a process group."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        average(targets, group)
 
 
 class _Buffers(list[Tensor]):
