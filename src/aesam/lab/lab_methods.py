@@ -127,6 +127,7 @@ def _register_own() -> None:
         "ema": LabMethod(colour=ORANGE, marker="8"),
         "swa": LabMethod(colour=ORANGE, marker="H"),
         "swad": LabMethod(colour=ORANGE, marker="*"),
+        "entropy-sgd": LabMethod(colour=PURPLE, marker="8"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():
         register_lab_method(name, record)

@@ -11,6 +11,7 @@ from aesam import ERM
 from aesam.lab.companions.averages import ExponentialAverage, StochasticAverage
 from aesam.lab.companions.companion import Companion
 from aesam.lab.companions.dense_average import DenseAverage
+from aesam.lab.companions.entropy_sgd import AtAnchor, entropy_sgd
 from aesam.registry import OF_THE_LAB, MethodRecord, Registry, Setting
 
 EMA_DECAY = Setting(
@@ -75,6 +76,57 @@ OWN_HOLDOUT = Setting(
     most=1.0,
     is_open=True,
 )
+INNER_STEPS = Setting(
+    "inner_steps", 20, "Langevin steps to one step of w", symbol="L", allowed="≥ 1", least=1
+)
+INNER_LR = Setting(
+    "inner_lr",
+    0.1,
+    "learning rate of the Langevin steps",
+    symbol="η′",
+    allowed="> 0",
+    grid=(0.1, 0.2, 0.5, 1.0),
+    least=0.0,
+    is_open=True,
+)
+SCOPE = Setting(
+    "scope",
+    1e-4,
+    "how strongly the Langevin steps are drawn back to w",
+    symbol="γ",
+    allowed="≥ 0",
+    grid=(1e-4, 1e-3, 1e-2, 1e-1),
+    least=0.0,
+)
+SCOPING = Setting(
+    "scoping",
+    1e-3,
+    "by which share γ grows at each step of w",
+    symbol="γ1",
+    allowed="≥ 0",
+    least=0.0,
+)
+INNER_NOISE = Setting(
+    "inner_noise", 1e-4, "noise of the Langevin steps", symbol="ε", allowed="≥ 0", least=0.0
+)
+INNER_AVERAGE = Setting(
+    "inner_average",
+    0.75,
+    "weight of the newest w' in their mean",
+    symbol="α",
+    allowed="> 0, ≤ 1",
+    least=0.0,
+    most=1.0,
+)
+OUTER = Setting(
+    "outer",
+    1.0,
+    "what w − ⟨w'⟩ is multiplied by to be a gradient: γ in the paper, 1 in its authors' program",
+    symbol="s",
+    allowed="> 0",
+    least=0.0,
+    is_open=True,
+)
 
 
 @dataclass(frozen=True)
@@ -129,11 +181,21 @@ def _register(
     where: str,
     paper: str,
     keeps: str = "",
+    make: Callable[..., ERM] | None = None,
 ) -> None:
+    """Of a method whose optimizer is not the plain one, ``make`` gives it, from a seed too."""
     if name not in OF_THE_LAB:
         raise ValueError(f"{name!r} must be one of the lab's names, {', '.join(OF_THE_LAB)}")
-    make = _beside_the_plain_step(companion)
-    record = MethodRecord(name, label, make, settings, paper, rule, cost)
+    record = MethodRecord(
+        name,
+        label,
+        make or _beside_the_plain_step(companion),
+        settings,
+        paper,
+        rule,
+        cost,
+        needs_seed=make is not None,
+    )
     _OWN.add(name, OwnMethod(record, companion, where, keeps))
 
 
@@ -175,4 +237,23 @@ _register(
     where="averages w after a step, keeps samples to choose by",
     paper="Cha et al. 2021",
     keeps=OWN_HOLDOUT.name,
+)
+_register(
+    "entropy-sgd",
+    "Entropy-SGD",
+    AtAnchor,
+    SCOPE,
+    INNER_LR,
+    INNER_STEPS,
+    SCOPING,
+    INNER_NOISE,
+    INNER_AVERAGE,
+    OUTER,
+    rule="w' ← w' − η′(g(w') + γ(w' − w)) + √η′ ε ξ and ⟨w'⟩ ← (1−α)⟨w'⟩ + α w' on L batches, "
+    "both from w on; then d = s (w − ⟨w'⟩), s = γ in the paper, 1 in its authors' program; w is "
+    "evaluated",
+    cost="L gradients a step of w, each of a batch of its own: as many in an epoch as ever",
+    where="a step in L batches",
+    paper="Chaudhari et al. 2017",
+    make=entropy_sgd,
 )

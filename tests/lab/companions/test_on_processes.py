@@ -20,13 +20,15 @@ import sys, torch
 from dataclasses import replace
 from pathlib import Path
 torch.set_num_threads(1)
+from aesam.lab.config import Method
 from aesam.lab.own_methods import list_own_methods
 from aesam.lab.training import trainer
 from aesam.lab.training.trainer import train
 from support.literal_training import run_of
 trainer.leave_processes = lambda: None  # they meet once, for all runs
+brief = {"swad": {"optimum_patience": 1}, "entropy-sgd": {"inner_steps": 3}}
 for name in list_own_methods():
-    train(run_of(name), Path(sys.argv[1]) / name)
+    train(run_of(Method(name, **brief.get(name, {}))), Path(sys.argv[1]) / name)
 train(run_of("ema", "digits", epochs=1), Path(sys.argv[1]) / "digits")
 """
 

@@ -11,7 +11,7 @@ from support.fixtures_data import write_bible
 from aesam.lab import data, validation
 from aesam.lab.config import Data, Model
 from aesam.lab.data import TextSplit, kjv_text
-from aesam.lab.data.draws import together
+from aesam.lab.draws import together
 from aesam.lab.errors import UsageError
 
 

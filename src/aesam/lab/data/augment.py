@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from aesam.lab.data import draws
+from aesam.lab import draws
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aesam.lab.data import draws
+from aesam.lab import draws
 from aesam.lab.data.augment import Choices, Normalizer, crop_and_mirror, cut_out
 from aesam.lab.data.decoding import Files, decoded
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, TextSplit, whole_numbers

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from aesam.lab import orphans
-from aesam.lab.data import draws
+from aesam.lab import draws, orphans
 from aesam.lab.data.augment import Normalizer
 from aesam.lab.data.pictures import decode
 from aesam.lab.data.sets import FolderSplit, whole_numbers

@@ -10,8 +10,8 @@ import torch
 
 from aesam.lab.config import Training
 from aesam.lab.data.data_records import DataRecord, Verdict
-from aesam.lab.data.draws import stratified
 from aesam.lab.data.sets import DataSet, Split
+from aesam.lab.draws import stratified
 
 #: 1,437 images train and these test: 20 %, from each class its part, the same on every machine.
 TEST_IMAGES = 360

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from aesam.lab import draws
 from aesam.lab.config import Training
-from aesam.lab.data import draws
 from aesam.lab.data.data_records import DataRecord, Verdict
 from aesam.lab.data.sets import DataSet, TextSplit
 from aesam.lab.errors import UsageError

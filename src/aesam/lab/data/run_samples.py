@@ -7,8 +7,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
+from aesam.lab import draws
 from aesam.lab.config import Run
-from aesam.lab.data import draws
 from aesam.lab.data.data_records import load
 from aesam.lab.data.sets import AnySplit, DataSet, FolderSplit, Split, TextSplit
 from aesam.lab.errors import UsageError, unknown

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from aesam.lab import draws
 from aesam.lab.config import Training
-from aesam.lab.data import draws
 from aesam.lab.data.data_records import DataRecord
 from aesam.lab.data.sets import DataSet, Split
 

@@ -116,9 +116,9 @@ class Engine:
         data_set: DataSet,
         steps_per_epoch: int,
         accelerator: Any,
-        companion: Companion,
+        companion: Companion | None = None,
     ) -> None:
-        training = run.training
+        training, goes_along = run.training, companion or Companion()
         self.accelerator = accelerator
         self.total_steps = training.epochs * steps_per_epoch
         seed_all(run.seed)
@@ -140,7 +140,7 @@ class Engine:
 
         def rate(step: int) -> float:
             usual = cosine_with_warmup(step, warmup, self.total_steps)
-            return usual if step < warmup else companion.rate(usual)
+            return usual if step < warmup else goes_along.rate(usual)
 
         self.scheduler = LambdaLR(self.opt, rate)
         seed_all(run.seed * 1000 + accelerator.process_index)

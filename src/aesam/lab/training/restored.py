@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from aesam.lab import data, models, validation
+from aesam.lab import data, draws, models, validation
 from aesam.lab.config import Run
-from aesam.lab.data import DataSet, draws
+from aesam.lab.data import DataSet
 from aesam.lab.data.run_samples import RunSamples, samples_of
 from aesam.lab.data.sets import inputs_as
 from aesam.lab.errors import UsageError

@@ -262,8 +262,11 @@ class Trainer:
             "processes": processes,
             "progress": self._counts.as_dict(),
         }
-        if beside := self._companion.state_dict():
-            content |= {"companion": beside, "evaluated": self._evaluated}
+        if lab_methods.is_own(self._run.method.name):
+            content |= {
+                "companion": self._companion.state_dict(),
+                "evaluated": self._evaluated,
+            }
         self._folder.check_is_there()
         run_checkpoint.save(self._folder.checkpoint, content)
         self._folder.write_metrics(self._counts.metrics)
