@@ -49,7 +49,7 @@ pytestmark = [
 STATELESS = "sgd without momentum"
 OF_BASE = BASES | {STATELESS: lambda params: torch.optim.SGD(params, lr=0.1)}
 SAVED = METHODS | VARIANTS | ASSEMBLED
-WITH_STATE = ["ae-sam", "ae-looksam", "ss-sam", "esam", "f-sam", "anti-pgd", "lpf-sgd"]
+WITH_STATE = ["ae-sam", "ae-looksam", "ss-sam", "esam", "f-sam", "anti-pgd", "lpf-sgd", "mesa"]
 OPTIONS = {
     "sharded": {},
     "full": {"full_state_dict": True},

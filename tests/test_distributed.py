@@ -132,6 +132,8 @@ CASES = [
     ("fsdp2", "anti-pgd"),
     ("ddp", "lpf-sgd"),
     ("fsdp2", "lpf-sgd"),
+    ("ddp", "mesa"),
+    ("fsdp2", "mesa"),
 ]
 
 

@@ -38,7 +38,15 @@ ROOMS = [
     {"registry"},
     {"from_params"},
     {"methods"},
-    {"fewer_rows", "functional", "low_rank", "noisy", "single_gradient", "variants"},
+    {
+        "fewer_rows",
+        "functional",
+        "low_rank",
+        "noisy",
+        "single_gradient",
+        "trajectory",
+        "variants",
+    },
     {"searching"},
     {"integrations"},
     {"sharpness"},
@@ -143,6 +151,7 @@ def test_every_part_and_method_has_an_example_that_runs():
         aesam.parts.combine,
         aesam.parts.noise,
         aesam.parts.low_rank,
+        aesam.parts.trajectory,
     )
     shown = [vars(aesam)[name] for name in aesam.__all__]
     classes = [c for m in modules for c in vars(m).values() if is_dataclass(c)]

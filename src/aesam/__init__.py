@@ -35,6 +35,7 @@ from aesam.searching.function import SearchResult, search
 from aesam.searching.widening import Trial
 from aesam.single_gradient import MSAM, StaleSAM
 from aesam.together import Together
+from aesam.trajectory import MESA
 from aesam.variants import ASAM, FSAM, GNP, GSAM, LESAM, SAMON, WSAM, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ __all__ = [
     "KSAM",
     "LESAM",
     "LPFSGD",
+    "MESA",
     "MSAM",
     "SAM",
     "SAMON",

@@ -216,6 +216,7 @@ class SharpnessAware(AroundBase):
             raise ValueError(f"grad_scale must be one number, got a tensor of shape {shape}")
         scale = grad_scale.item() if isinstance(grad_scale, Tensor) else grad_scale
         scale = checks.positive("grad_scale", scale)
+        self._check_compared(scale)
         by_record = self.parts.keep_output_gradients
         decide = self._decide_by_record if by_record else self._decide
         return self._ledger.blocks.safely(decide, scale, losses, loss, edited)
@@ -349,6 +350,15 @@ class SharpnessAware(AroundBase):
             step.finish_second_pass(self.parts, self._ledger, pending, first, params, second)
         pending.of_loop = None
 
+    def _check_compared(self, scale: float) -> None:
+        """Refuse a gradient that lacks the difference to other weights' outputs where it is due."""
+        ledger, found = self._ledger, self.parts.compares
+        if ledger.compared_forwards is None or found is None:
+            return
+        name, part = found
+        if part.compares_now(ledger.committed.memory(name)):
+            ledger.compared_forwards.check(scale)
+
     def _check_moved(self, random: RandomState | None) -> None:
         """Refuse a gradient that may have been taken at ``w``, where it should not have been."""
         if random is not None:
@@ -474,6 +484,7 @@ class SharpnessAware(AroundBase):
         # In a block of ours the model's forward would leave the passes to us.
         by_forward = self._ascends_in_forward and passes is None
         loss = None
+        ledger.announce(1.0 if scaler is None else scaler.get_scale())
         for run in [closure] if passes is None else passes.first_passes():
             with nullcontext() if by_forward else self._pass_at(CLOSURE), torch.enable_grad():
                 loss = run()
@@ -548,6 +559,7 @@ class SharpnessAware(AroundBase):
         if self.policy.looks_at_loss:
             raise RuntimeError(messages.LOSS_UNKNOWN.format(policy=self.policy))
         unscaled_by = None if above is None else above.scaler.get_scale()
+        self._check_compared(1.0 if unscaled_by is None else unscaled_by)
         self._decide_by_record(1.0, unscaled_by=unscaled_by)
         pending = self._ledger.pending
         if pending is not None:

@@ -96,6 +96,7 @@ CASES = [
     ("own passes", "functional-sam"), ("scaler", "functional-sam"),
     ("closure", "anti-pgd"), ("scaler", "anti-pgd"), ("own passes", "lpf-sgd"),
     ("moved", "msam"), ("moved", "stale-sam"), ("replay", "sub-sam"),
+    ("closure", "mesa"), ("own passes", "mesa"), ("scaler", "mesa"),
 ]  # fmt: skip
 
 

@@ -10,7 +10,11 @@ import torch
 from support.problems import ASSEMBLED, BASES, METHODS, VARIANTS, Problem, mlp, same, weights
 
 STEPS = 4
-SAVED = METHODS | ASSEMBLED | {name: VARIANTS[name] for name in ("f-sam", "anti-pgd", "lpf-sgd")}
+SAVED = (
+    METHODS
+    | ASSEMBLED
+    | {name: VARIANTS[name] for name in ("f-sam", "anti-pgd", "lpf-sgd", "mesa")}
+)
 WRONG = {
     "nothing": None,
     "a word": "x",

@@ -46,6 +46,7 @@ VARIANTS: dict[str, Callable[..., aesam.SharpnessAware]] = {
     "functional-sam": aesam.FunctionalSAM,
     "anti-pgd": aesam.AntiPGD,
     "lpf-sgd": aesam.LPFSGD,
+    "mesa": lambda base, model=None, **o: aesam.MESA(base, model, **({"decay": 0.8} | o)),
 }
 
 #: The names of the methods that train any model; Bi-LoRA is for models with adapters.

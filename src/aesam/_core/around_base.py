@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from aesam._core import bases, callers, checkpoint, construction, dcp, messages, tensors
 from aesam._core.backwards import Backwards
+from aesam._core.compared_forwards import ComparedForwards
 from aesam._core.guards import Displacement
 from aesam._core.ledger import Ledger, StepRecord
 from aesam._core.moved_forwards import MovedForwards
 from aesam._core.recording import Recording
 from aesam._core.some_rows import called_module
-from aesam._core.step import excursion_before_pass
+from aesam._core.step import excursion_before_pass, other_weights
 from aesam.parts import checks
 from aesam.parts.part import Direction, Excursion
 from aesam.parts.policies import Policy
@@ -63,6 +64,16 @@ class AroundBase(torch.optim.Optimizer):
                 self._backwards,
                 self._ascend_for_forward,
                 self._look_back,
+            )
+        if self.model is not None and self.parts.compares is not None:
+            ledger, ask = self._ledger, self._displacement_to_others
+            self._ledger.compared_forwards = ComparedForwards(
+                self.model,
+                self._backwards,
+                ledger.blocks,
+                ledger.watch,
+                ask,
+                self.parts.compares[1].difference,
             )
 
     # What it shows -----------------------------------------------------------------------
@@ -166,6 +177,8 @@ class AroundBase(torch.optim.Optimizer):
         if ledger.block is None:
             if ledger.moved_forwards is not None:
                 ledger.moved_forwards.no_forward_is_running()
+            if ledger.compared_forwards is not None:
+                ledger.compared_forwards.no_forward_is_running()
             if ledger.awaits_backward:
                 return  # loops may clear between a forward and its backward
             if ledger.pending is not None and ledger.pending.ahead is None:
@@ -298,6 +311,14 @@ class AroundBase(torch.optim.Optimizer):
             self.parts, self.base, self.normalize, self.model, self._ledger
         )
         return moved or Displacement(NOWHERE, self.normalize, None, self._ledger.workspace)
+
+    def _displacement_to_others(self) -> Displacement | None:
+        """The way to weights whose outputs are compared with the model's; None if none are now."""
+        with torch.no_grad():
+            found = other_weights(self.parts, self.base, self._ledger.committed)
+        if found is None:
+            return None
+        return Displacement(found, self.normalize, self.model, self._ledger.workspace)
 
     def _hear_own_gradients(self) -> None:
         if self._ascends_locally:

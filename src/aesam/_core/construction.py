@@ -122,6 +122,14 @@ class Parts:
     def move_before_pass(self) -> bool:
         return bool(self.movers)
 
+    @cached_property
+    def compares(self) -> tuple[str, Part] | None:
+        """The part that compares the model's outputs with those of other weights; one at most."""
+        found = [(n, p) for n, p in self.by_name.items() if _defines(p, Part, "other_weights")]
+        if len(found) > 1:
+            raise ValueError(f"{found[0][1]!r} and {found[1][1]!r} both compare outputs: use one")
+        return found[0] if found else None
+
     @property
     def take_one_gradient(self) -> bool:
         """Whether a step is one pass by nature, so that a bare ``step()`` after it is all of it."""
@@ -306,6 +314,18 @@ def check_parts(parts: Parts, model: nn.Module | None, base: torch.optim.Optimiz
         )
     for part in parts.by_name.values():
         part.check_model(model, base)
+    if parts.compares is not None:
+        _check_compared(parts.compares[1], parts, model)
+
+
+def _check_compared(part: Part, parts: Parts, model: nn.Module | None) -> None:
+    """Refuse what cannot be compared with the outputs of other weights."""
+    if not parts.policy.never_fires or parts.needs_losses or parts.move_before_pass:
+        raise ValueError(f"{part!r} takes one gradient a step at w: use policy=Never() alone")
+    if model is None:
+        raise ValueError(f"{part!r} needs the model whose outputs are compared: pass it as model")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError(f"{part!r} cannot hear a ScriptModule: give the module it was made of")
 
 
 def _check_first_rows(parts: Parts) -> None:

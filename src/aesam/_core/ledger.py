@@ -14,6 +14,7 @@ from torch import Tensor
 from aesam._core import tensors
 from aesam._core.blocks import Blocks
 from aesam._core.bystanders import Watch
+from aesam._core.compared_forwards import ComparedForwards
 from aesam._core.construction import Parts
 from aesam._core.guards import RandomState
 from aesam._core.health import Seen, Sighting, Sightings
@@ -172,6 +173,7 @@ class Ledger:
         self.random: RandomState | None = None
         self.drawn: dict[str, torch.Generator] | None = None
         self.moved_forwards: MovedForwards | None = None
+        self.compared_forwards: ComparedForwards | None = None
         self.sightings = Sightings(self.committed.sam_steps)
         self.workspace = Workspace()
         self.watch = Watch()
@@ -208,6 +210,8 @@ class Ledger:
             if self.awaits_backward and self.pending is not None and self.pending.of_loop:
                 self.discard()
             self.moved_forwards.bring_back()
+        if self.compared_forwards is not None:
+            self.compared_forwards.no_forward_is_running()
 
     def switch(self, mode: str, switch: Callable[[], object] | None) -> None:
         """Let a base with two sets of weights change to the other.
@@ -235,6 +239,12 @@ class Ledger:
     def forget_first_pass(self) -> None:
         """What a first pass began with is of no use any more: no decision follows."""
         self.random = self.drawn = None
+        self.announce(1.0)
+
+    def announce(self, scale: float) -> None:
+        """Say by which factor the losses that follow are multiplied before a backward."""
+        if self.compared_forwards is not None:
+            self.compared_forwards.announced = scale
 
     def end_step(self) -> None:
         """End the step under way after an error: taken if the base's update returned."""

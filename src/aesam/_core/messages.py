@@ -214,6 +214,44 @@ REPLICATED = """\
 torch.nn.DataParallel runs copies of the weights, which the forward of a copy cannot move: use
 DistributedDataParallel, or one device."""
 
+NO_LOGITS = """\
+this method compares rows of logits, one row of two or more numbers for each sample, and the
+model returned {found}. Give a model that returns such logits, or an output with the name `logits`
+(and the loss by the name `loss`, as Transformers' models do for classes of whole samples)."""
+
+OTHER_ITEMS = """\
+the model's loss is a sum over its {rows} samples divided by {items:g} (num_items_in_batch): a part
+of a mean over micro-batches or processes, in which the weight of this method's term is not known.
+Accumulate nothing, and set average_tokens_across_devices=False."""
+
+OTHER_SHAPE = """\
+the averaged weights gave outputs of another shape than the weights on the same inputs, {shapes}: a
+model whose shapes are random cannot be compared with its average."""
+
+INPUT_WRITTEN = """\
+the model writes to its inputs in place, so that its average and the model would not see the same
+ones: let it work on a copy of them."""
+
+NOT_COMPARED = """\
+step() found a gradient that came through no training forward of the model, so that this method's
+term is not in it: call the model itself (not model.forward() or one of its submodules), the one
+that was passed as model, in training mode; leave no backward() outside of it; and where the model
+returns its loss, backpropagate that."""
+
+COMPARED_SEVERAL = """\
+this method's term is of one forward and one backward() a step, and the gradient is of {found}: how
+the losses of micro-batches are weighted is not known, so the term's weight is not either. Use one
+batch a step (accumulation 1), and one forward of the model in it."""
+
+COMPARED_UNSCALED = """\
+the loss had the factor {scale:g} of a loss scaler when it was backpropagated, which this method's
+term did not know: use opt.step(closure, scaler=scaler), or a model that returns the loss beside its
+logits, or train without a scaler (bfloat16 needs none)."""
+
+COMPARED_TWICE_DIFFERENTIATED = """\
+this method's term has no second derivative: a backward with create_graph=True (gradient penalties)
+through the model's outputs is refused."""
+
 UNSYNCHRONISED = """\
 needs_second_pass() inside no_sync(): each process would decide on its own gradient, and those that
 disagree would wait for each other for ever. Decide after a backward() that synchronises."""

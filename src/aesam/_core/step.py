@@ -208,6 +208,15 @@ def _placed(ascent: Ascent, along: Gradient, model: Any) -> Gradient:
     return replace(along, places=places_of(along.params, model))
 
 
+def other_weights(parts: Parts, base: torch.optim.Optimizer, done: Committed) -> Direction | None:
+    """The way to the weights that a part compares the model's outputs with; None if none are."""
+    if parts.compares is None:
+        return None
+    name, part = parts.compares
+    memory = done.memory(name)
+    return part.other_weights(base, memory) if part.compares_now(memory) else None
+
+
 def look_back(
     sighting: Sighting, displacement: Displacement, sightings: Sightings, params: list[Tensor]
 ) -> None:

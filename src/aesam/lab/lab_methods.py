@@ -329,6 +329,11 @@ def samples_of_method(method: Method) -> Samples:
     return _probe(method).parts.samples
 
 
+def takes_one_backward(method: Method) -> bool:
+    """Whether a step of the method is one forward and backward: it cannot accumulate."""
+    return _probe(method).parts.compares is not None
+
+
 def _probe(method: Method) -> aesam.SharpnessAware:
     record = record_of(method.name)
     if record.only_for:

@@ -9,7 +9,7 @@ When to take the second gradient (:mod:`~aesam.parts.policies`), where
 two gradients become one (:mod:`~aesam.parts.combine`). :mod:`~aesam.parts.budget` has the policy of
 a cost that is set, :mod:`~aesam.parts.composed` policies made of others,
 :mod:`~aesam.parts.controls` those to compare with, :mod:`~aesam.parts.noise` random noise on the
-weights.
+weights, :mod:`~aesam.parts.trajectory` outputs held near those of earlier weights.
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
@@ -33,6 +33,7 @@ from aesam.parts import (
     samples,
     scaled_ascents,
     single_pass,
+    trajectory,
 )
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between
@@ -92,4 +93,5 @@ __all__ = [
     "samples",
     "scaled_ascents",
     "single_pass",
+    "trajectory",
 ]

@@ -249,6 +249,26 @@ class Part:
         """
         return None
 
+    def other_weights(self, base: torch.optim.Optimizer, memory: "Memory") -> Direction | None:
+        """From ``w`` to weights that run on the inputs of a training forward too, without gradient.
+
+        :meth:`difference` of both outputs is added to the loss, while :meth:`compares_now`.
+        """
+        return None
+
+    def compares_now(self, memory: "Memory") -> bool:
+        """Whether this step's outputs are compared with those of :meth:`other_weights`."""
+        return True
+
+    def difference(self, now: Tensor, other: Tensor) -> Tensor:
+        """What is added to the loss, one number.
+
+        Args:
+            now: the logits of a training forward, a row for each sample.
+            other: those of the other weights, which have no gradient.
+        """
+        raise TypeError(f"{type(self).__name__} must define difference(now, other)")
+
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
         """Change the weights after the base optimizer did; not on a step that is skipped.
 
