@@ -36,6 +36,7 @@ def test_every_method_is_made_by_its_name_with_its_defaults(name):
     settings |= {"rho": opt.param_groups[0]["rho"], "normalize": opt.normalize}
     made_of = opt.parts.method
     settings |= {"elementwise": "WithWeights" in made_of, "norm_layers": "NormLayers" in made_of}
+    settings.setdefault("start", settings.get("wait"))  # a part's start() is another thing
     assert {k: settings.get(k) for k in record.defaults} == record.defaults
 
 
@@ -171,15 +172,18 @@ def test_what_is_unknown_or_unclear_is_refused_with_the_near_ones(words, setting
 
 
 def test_a_method_that_must_know_its_length_says_so():
+    sometimes = {"anti-pgd": {"stop": 0.5}, "lpf-sgd": {"growth": 1.0}}
     for name in NAMES:
         asks = aesam.method_record(name).needs_total_steps
-        assert aesam.create(name, model(), momentum=0.9).needs_total_steps == asks
+        given = sometimes.get(name, {})
+        assert aesam.create(name, model(), momentum=0.9, **given).needs_total_steps == asks
+        assert not given or not aesam.create(name, model()).needs_total_steps
     assert [n for n in NAMES if aesam.method_record(n).needs_total_steps] == [
         "ae-sam", "ae-looksam", "matched-sam", "inverted-sam", "matched-looksam",
-        "inverted-looksam", "late-sam",
+        "inverted-looksam", "late-sam", "lpf-sgd", "anti-pgd",
     ]  # fmt: skip
     assert [n for n in NAMES if aesam.method_record(n).needs_seed] == [
-        "esam", "ss-sam", "matched-sam", "matched-looksam",
+        "esam", "ss-sam", "matched-sam", "matched-looksam", "lpf-sgd", "anti-pgd",
     ]  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from aesam.methods import WithoutRadius
 from aesam.optimizer import SharpnessAware
-from aesam.parts import checks
 from aesam.parts.noise import AnticorrelatedNoise, FilterNoise
 from aesam.parts.policies import Never
 from aesam.parts.samples import Splits
@@ -120,7 +119,7 @@ class LPFSGD(SharpnessAware):
         **common: "Unpack[WithoutRadius]",
     ) -> None:
         ascent = FilterNoise(growth, total_steps, seed)
-        samples = Splits(splits) if checks.whole("splits", splits, least=1) > 1 else None
+        samples = Splits(splits)
         super().__init__(
             base, model, policy=Never(), ascent=ascent, samples=samples, rho=rho, **common
         )

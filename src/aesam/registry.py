@@ -117,7 +117,8 @@ class MethodRecord:
         rule: for a method beyond the paper, what it does otherwise than SAM, as a formula.
         cost: what a step costs, in words, where ``rule`` is given.
         only_for: which models it is for, in words; empty for all.
-        needs_total_steps: whether it must know the number of optimizer steps of the whole training.
+        needs_total_steps: whether it must know the number of optimizer steps of the whole training,
+            with some of its settings at least.
         needs_seed: whether it draws random numbers of its own.
         instead: for keywords that it lacks and that one may expect, what to write instead.
 

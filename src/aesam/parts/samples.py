@@ -152,7 +152,7 @@ class Splits(Samples):
     passes. A loop that owns its passes, or that calls a bare ``step()``, makes M of them.
 
     Args:
-        splits: how many, M, a whole number from 2; 4 by default.
+        splits: how many, M, a whole number from 1, which is the whole batch; 4 by default.
 
     >>> Splits(2).needs_losses
     True
@@ -161,7 +161,7 @@ class Splits(Samples):
     splits: int = 4
 
     def __post_init__(self) -> None:
-        self._keep(splits=checks.whole("splits", self.splits, least=2))
+        self._keep(splits=checks.whole("splits", self.splits, least=1))
 
     def count(self, batch: int) -> int:
         """How many of ``batch`` rows the smallest split has.
