@@ -483,7 +483,7 @@ class SharpnessAware(AroundBase):
             passes.look()
         # In a block of ours the model's forward would leave the passes to us.
         by_forward = self._ascends_in_forward and passes is None
-        loss = None
+        loss, drawn = None, step.copied(ledger.drawn)
         ledger.announce(1.0 if scaler is None else scaler.get_scale())
         for run in [closure] if passes is None else passes.first_passes():
             with nullcontext() if by_forward else self._pass_at(CLOSURE), torch.enable_grad():
@@ -504,6 +504,8 @@ class SharpnessAware(AroundBase):
                 return loss
             raise RuntimeError(messages.NO_BACKWARD)
         ledger.forget_first_pass()
+        if ledger.pending is None:
+            ledger.drawn = drawn  # by the passes before this call: the closure made none
         self._finish(scaler)
         return loss
 
@@ -550,6 +552,12 @@ class SharpnessAware(AroundBase):
             scaler.step(self)  # calls step() again, unless it saw an overflow
         else:
             self._ledger.blocks.safely(self._step_by_replay)
+
+    @property
+    def _steps_bare(self) -> bool:
+        """Whether ``step()`` alone makes a step of the gradients that a loop has left."""
+        in_place = self.parts.take_one_gradient and not self.parts.move_before_pass
+        return in_place or self.replay or self._ledger.moved_forwards is not None
 
     def _step_by_replay(self) -> None:
         """All of a step but its first pass, which has left its gradient in ``p.grad``."""

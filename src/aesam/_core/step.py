@@ -88,6 +88,11 @@ def _generators_at(done: Committed) -> dict[str, torch.Generator]:
     return drawn
 
 
+def copied(drawn: dict[str, torch.Generator] | None) -> dict[str, torch.Generator] | None:
+    """Generators that go on from where these are; None where nothing was drawn yet."""
+    return None if drawn is None else {n: g.clone_state() for n, g in drawn.items()}
+
+
 def loss_for_policy(
     parts: Parts,
     loss: float | Tensor | None,
