@@ -34,6 +34,8 @@ MOMENTS = {
     "while they train": lambda folder, mark: any(folder.rglob("metrics.jsonl")),
     "when one run is finished": lambda folder, mark: any(folder.rglob("summary.json")),
 }
+LATER = "in a later round"  # with the workers of the first one
+MOMENTS_OF_A_SEARCH = {LATER: lambda folder, mark: len([*folder.rglob("metrics.jsonl")]) > 2}
 
 
 def left_of(mark):
@@ -73,7 +75,7 @@ def stopped(case, folder):
     words = (*case.words, "--out", folder)
     with start(*words, env={MARK: mark}, cwd=folder.parent, start_new_session=True) as process:
         try:
-            here = MOMENTS[case.moment]
+            here = (MOMENTS | MOMENTS_OF_A_SEARCH)[case.moment]
             wait_for(lambda: here(folder, mark) or process.poll() is not None, case.moment)
             assert process.poll() is None, f"it ended by itself: {process.communicate()[0]}"
             (os.killpg if case.group else os.kill)(process.pid, case.signum)
@@ -114,12 +116,15 @@ SHORT = [
     Case(COMPARE, signal.SIGKILL, again=False),
     Case(COMPARE, signal.SIGINT, BEFORE[2], group=True, again=False),
     Case(COMPARE, signal.SIGTERM, again=False),
+    Case(TUNE, signal.SIGINT, LATER, group=True, again=False),
 ]
 WHOLE = [
     *(Case(COMPARE, signum, moment) for moment in MOMENTS for signum in SIGNALS),
     *(Case(COMPARE, signal.SIGINT, moment, group=True) for moment in MOMENTS),
     *(Case(COMPARE, signal.SIGTERM, moment, group=True) for moment in MOMENTS),
     *(Case(words, signum) for words in (TUNE, REPRODUCE, DECODED) for signum in SIGNALS),
+    *(Case(TUNE, signum, LATER) for signum in SIGNALS),
+    *(Case(TUNE, signum, LATER, group=True) for signum in SIGNALS[1:]),
     *(Case(words, signal.SIGINT, group=True) for words in (TUNE, REPRODUCE, DECODED)),
     Case(COST, signal.SIGTERM, BEFORE[1], again=False),
     Case(COST, signal.SIGINT, BEFORE[1], again=False),

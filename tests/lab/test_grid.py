@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 
 import psutil
@@ -13,6 +14,7 @@ from support.commands import SMALL, aesam
 
 from aesam.lab import grid
 from aesam.lab.config import Method, Model, Run
+from aesam.lab.crew import Crew
 from aesam.lab.data import data_record
 from aesam.lab.lab_methods import fill
 from aesam.lab.training import run_checkpoint
@@ -105,6 +107,50 @@ def test_there_are_no_more_workers_than_runs(tmp_path):
     jobs = [job(tmp_path, "run", epochs=1)]
     grid.run_all(jobs, workers=8, done=lambda outcome: seen.append(len(workers_here())))
     assert seen == [1]
+
+
+def pids_here():
+    return {worker.pid for worker in workers_here()}
+
+
+def test_a_crew_stays_from_call_to_call_and_whoever_died_meanwhile_is_replaced(tmp_path):
+    jobs = [job(tmp_path, f"run{i}", seed=i, epochs=1) for i in range(4)]
+    jobs[3].folder.mkdir()
+    (jobs[3].folder / "config.json").write_text("{ damaged")
+    seen, tries = [], []
+    with Crew() as crew:
+        for one in jobs:
+            if one is jobs[2]:
+                (idle,) = workers_here()
+                idle.kill()
+                with suppress(ChildProcessError):  # seen already; its end is for loky to take
+                    os.waitid(os.P_PID, idle.pid, os.WEXITED | os.WNOWAIT)
+            (outcome,) = grid.run_all([one], workers=2, crew=crew)
+            seen.append(pids_here())
+            tries.append(outcome.tries)
+    assert pids_here() == set()
+    assert [len(pids) for pids in seen] == [1, 1, 1, 1]
+    assert seen[0] == seen[1]
+    assert tries == [1, 1, 1, 2]  # what fails is tried again in a process that did nothing before
+    assert not seen[2] & seen[3]
+    assert "damaged" in outcome.error
+
+
+def test_a_crew_grows_and_an_error_ends_it_at_once(tmp_path):
+    def stop(outcome):
+        grown.append(len(pids_here()))
+        raise KeyError(outcome.job.folder.name)
+
+    jobs = [job(tmp_path, "short", epochs=1), job(tmp_path, "long", seed=1, epochs=100_000)]
+    grown = []
+    crew = Crew()
+    grid.run_all([job(tmp_path, "first", epochs=1)], workers=2, crew=crew)
+    assert len(pids_here()) == 1
+    with pytest.raises(KeyError, match="short"), crew:
+        grid.run_all(jobs, workers=2, done=stop, crew=crew)
+    assert grown == [2]
+    assert pids_here() == set()
+    assert not jobs[1].is_finished
 
 
 def test_a_local_cluster_has_no_more_workers_than_runs(tmp_path):

@@ -20,6 +20,7 @@ from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import command_line, console, say
 from aesam.lab.cli.run_flags import RunnerFlags
 from aesam.lab.config import Run
+from aesam.lab.crew import Crew
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.folders import folder_of
 from aesam.lab.grid import Job, Outcome
@@ -63,9 +64,10 @@ class Frontier:
         self.runner.check()
         self._check()
         failed: list[Outcome] = []
-        for name in dict.fromkeys(self.benches):
-            bench = self._rooted(bench_of(name))
-            failed += _Course(self, bench).run()
+        with Crew() as crew:
+            for name in dict.fromkeys(self.benches):
+                bench = self._rooted(bench_of(name))
+                failed += _Course(self, bench, crew).run()
         return tell_failures(failed)
 
     def _check(self) -> None:
@@ -90,8 +92,8 @@ class Frontier:
 class _Course:
     """One bench from its searches to its table."""
 
-    def __init__(self, asked: Frontier, bench: Bench) -> None:
-        self._asked, self._bench = asked, bench
+    def __init__(self, asked: Frontier, bench: Bench, crew: Crew) -> None:
+        self._asked, self._bench, self._crew = asked, bench, crew
         self._path = asked.publish / f"{bench.name}.json"
         self._book = Book(self._path, bench)
         self._book.unpack(asked.out)
@@ -129,7 +131,7 @@ class _Course:
         if not missing:
             return []
         check_all(missing, self._asked.runner, self._asked.out)
-        ended = finish(missing, self._asked.runner)
+        ended = finish(missing, self._asked.runner, self._crew)
         return [outcome for outcome in ended if outcome.error is not None]
 
     def _found(self, searches: Mapping[str, MethodSearch]) -> dict[str, Any]:

@@ -9,18 +9,18 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from aesam.lab import clusters, orphans, plugins
+from aesam.lab import clusters, plugins
 from aesam.lab.config import Run
+from aesam.lab.crew import Crew
 from aesam.lab.errors import UsageError, in_words, unknown
 from aesam.lab.folders import RunFolder
 from aesam.lab.training.interrupts import Stopped, StopRequest
@@ -61,6 +61,9 @@ class Outcome:
 
 Done = Callable[[Outcome], None]
 
+#: Jobs and the number of workers, to each job and what went wrong, as they end.
+OnMachines = Callable[[Sequence[Job], int], Iterator[tuple[Job, str | None]]]
+
 
 def run_all(
     jobs: Sequence[Job],
@@ -69,12 +72,13 @@ def run_all(
     engine: EngineName = "local",
     address: str | None = None,
     done: Done | None = None,
+    crew: Crew | None = None,
 ) -> list[Outcome]:
     """Finish all jobs; one that fails or whose process dies is tried once more, alone.
 
     ``done`` is called with each outcome as it comes. Jobs that were finished before come with no
-    tries. There are never more workers than jobs left to do. Asked to stop by a signal, this ends
-    its workers and raises :class:`Stopped`.
+    tries. Never more workers are started than there are jobs left to do; those of a ``crew`` stay
+    for the next call. Asked to stop by a signal, this ends its workers and raises :class:`Stopped`.
     """
     check_engine(workers, engine, address)
     done = done or _ignore
@@ -85,9 +89,14 @@ def run_all(
     if not waiting:
         return outcomes
     workers = min(workers, len(waiting))
-    with clusters.connected(engine, address, workers), _worker_restarts_unsaid():
+    with (
+        clusters.connected(engine, address, workers),
+        _worker_restarts_unsaid(),
+        nullcontext(crew) if crew is not None else Crew() as hands,
+    ):
+        on_machines = partial(_on_cluster, engine) if engine != "local" else partial(_by, hands)
         while waiting:
-            ended = _round(waiting, workers, engine, done)
+            ended = _round(waiting, workers, on_machines, done)
             outcomes += [o for o in ended if o.error is None]
             left = [o.job for o in ended if o.error is not None]
             untouched = [job for job in left if not RunFolder(job.folder).config.exists()]
@@ -96,7 +105,8 @@ def run_all(
             waiting = untouched if len(untouched) < len(waiting) else []
             suspects += [job for job in left if job not in waiting]
         for job in suspects:
-            (again,) = _round([job], 1, engine, _ignore)
+            hands.end()  # alone, and in a process that has done nothing before
+            (again,) = _round([job], 1, on_machines, _ignore)
             outcomes.append(Outcome(job, again.error, tries=2))
             done(outcomes[-1])
     return outcomes
@@ -124,10 +134,9 @@ def _worker_restarts_unsaid() -> Generator[None]:
         yield
 
 
-def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[Outcome]:
+def _round(jobs: Sequence[Job], workers: int, on_machines: OnMachines, done: Done) -> list[Outcome]:
     """Each job once; those that a dead process took along count as failed."""
     ended: dict[Path, Outcome] = {}
-    on_machines = _on_this_machine if engine == "local" else partial(_on_cluster, engine)
     for job, error in on_machines(jobs, workers):
         ended[job.folder] = Outcome(job, error)
         if error is None:
@@ -139,29 +148,29 @@ def _round(jobs: Sequence[Job], workers: int, engine: str, done: Done) -> list[O
     return [ended[job.folder] for job in jobs]
 
 
-def _on_this_machine(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
+def _by(crew: Crew, jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, str | None]]:
     """Processes of their own even for one job at a time: what dies there must not die here."""
     workers = min(workers, len(jobs))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    pool: Any = ProcessPoolExecutor(workers, initializer=orphans.end_with, initargs=(os.getpid(),))
-    over = False
+    is_sound = False
     try:
         # A signal that raised within loky would leave its locks and threads anyhow.
         with StopRequest() as request:
-            with orphans.interrupts_held_back():
-                futures: dict[Any, Job] = {
-                    pool.submit(_train, *task): task[0] for task in _tasks(jobs, threads)
-                }
+            begun = crew.begin(_train, _tasks(jobs, threads), workers)
+            futures: dict[Any, Job] = dict(zip(begun, jobs, strict=True))
+            died = False
             for future in _as_completed(futures, request):
                 job = futures[future]
                 try:
                     yield future.result()
                 except BrokenProcessPool:
+                    died = True
                     if job.is_finished:
                         yield job, None
-        over = True
+        is_sound = not died
     finally:
-        pool.shutdown(wait=True, kill_workers=not over)
+        if not is_sound:
+            crew.end(at_once=True)
 
 
 def _as_completed(futures: Iterable[Any], request: StopRequest) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from aesam.lab import files, lab_methods, validation
 from aesam.lab.cli.console import command_line, console, diverged, is_given, say
 from aesam.lab.cli.run_flags import RunFlags, RunnerFlags
 from aesam.lab.config import Method, Run
+from aesam.lab.crew import Crew
 from aesam.lab.data import data_record
 from aesam.lab.errors import UsageError
 from aesam.lab.fit import smallest_pass
@@ -119,8 +120,8 @@ def check_all(jobs: list[Job], runner: RunnerFlags, out: Path) -> None:
     files.make_writable_folder(out)  # here, where one sentence says it for all runs
 
 
-def finish(jobs: list[Job], runner: RunnerFlags) -> list[Outcome]:
-    """Run what is not finished, with a bar over the epochs of all runs."""
+def finish(jobs: list[Job], runner: RunnerFlags, crew: Crew | None = None) -> list[Outcome]:
+    """Run what is not finished, with a bar over the epochs of all runs; a ``crew`` stays."""
     bar = Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -144,7 +145,12 @@ def finish(jobs: list[Job], runner: RunnerFlags) -> list[Outcome]:
 
         with watched(lambda: bar.update(task, completed=epochs_done(jobs))):
             return run_all(
-                jobs, workers=runner.jobs, engine=runner.engine, address=runner.address, done=done
+                jobs,
+                workers=runner.jobs,
+                engine=runner.engine,
+                address=runner.address,
+                done=done,
+                crew=crew,
             )
 
 

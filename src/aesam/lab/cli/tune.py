@@ -12,6 +12,7 @@ from aesam.lab.cli.compare import check_all, finish, tell_failures
 from aesam.lab.cli.console import command_line, console, is_given, say
 from aesam.lab.cli.run_flags import RunFlags, RunnerFlags, grids_class, plural
 from aesam.lab.config import Data
+from aesam.lab.crew import Crew
 from aesam.lab.data import data_record
 from aesam.lab.data.data_records import Score
 from aesam.lab.errors import UsageError
@@ -69,7 +70,8 @@ class Tune(RunFlags):
         searches = [self.search_of(method) for method in dict.fromkeys(self.methods)]
         jobs = [job for search in searches for job in search.starting_jobs()]
         check_all(jobs, self.runner, self.out)
-        outcomes = self._finish(searches)
+        with Crew() as crew:
+            outcomes = self._finish(searches, crew)
         self._write(searches)
         return tell_failures(outcomes)
 
@@ -128,7 +130,7 @@ class Tune(RunFlags):
             raise UsageError(f"{method} has nothing to search: take of {', '.join(known)}")
         return ranges
 
-    def _finish(self, searches: Sequence[Search]) -> list[Outcome]:
+    def _finish(self, searches: Sequence[Search], crew: Crew) -> list[Outcome]:
         """Round by round, with the runs of all methods side by side."""
         outcomes: list[Outcome] = []
         number = 0
@@ -137,7 +139,7 @@ class Tune(RunFlags):
             if not self.runner.quiet:
                 asked = "; ".join(str(search) for search in searches if search.jobs)
                 say(f"round {number}: {asked}: {len(jobs)} run{'s' * (len(jobs) > 1)}")
-            ended = finish(jobs, self.runner)
+            ended = finish(jobs, self.runner, crew)
             outcomes += ended
             failed = {outcome.job.folder for outcome in ended if outcome.error is not None}
             for search in searches:
