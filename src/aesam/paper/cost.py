@@ -23,7 +23,7 @@ from aesam.lab import validation
 from aesam.lab.config import Run, as_dict, from_dict
 from aesam.lab.data import Batches, samples_of
 from aesam.lab.errors import UsageError
-from aesam.lab.lab_methods import methods_of
+from aesam.lab.lab_methods import companion_of, methods_of
 from aesam.lab.show import label_of
 from aesam.lab.show.table import Line, Sheet
 from aesam.lab.training.engine import Engine, accelerator_for, leave_processes
@@ -129,7 +129,8 @@ def _epochs(run: Run, accelerator: Any, total: int) -> Iterator[tuple[float, flo
         workers=run.training.workers,
     )
     whole = replace(run, training=replace(run.training, epochs=total))
-    engine = Engine(whole, samples.data_set, len(batches), accelerator)
+    companion = companion_of(run.method)
+    engine = Engine(whole, samples.data_set, len(batches), accelerator, companion)
     passes, epoch = Passes(engine, run.training), 0
     while True:
         begin, used = time.perf_counter(), 0
