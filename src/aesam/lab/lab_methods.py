@@ -128,6 +128,7 @@ def _register_own() -> None:
         "swa": LabMethod(colour=ORANGE, marker="H"),
         "swad": LabMethod(colour=ORANGE, marker="*"),
         "entropy-sgd": LabMethod(colour=PURPLE, marker="8"),
+        "saf": LabMethod(colour=PURPLE, marker="H"),
     }
     for name, record in {**of_paper, **controls, **variants}.items():
         register_lab_method(name, record)

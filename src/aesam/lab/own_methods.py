@@ -11,6 +11,7 @@ from aesam import ERM
 from aesam.lab.companions.averages import ExponentialAverage, StochasticAverage
 from aesam.lab.companions.companion import Companion
 from aesam.lab.companions.dense_average import DenseAverage
+from aesam.lab.companions.earlier_outputs import EarlierOutputs
 from aesam.lab.companions.entropy_sgd import AtAnchor, entropy_sgd
 from aesam.registry import OF_THE_LAB, MethodRecord, Registry, Setting
 
@@ -126,6 +127,35 @@ OUTER = Setting(
     allowed="> 0",
     least=0.0,
     is_open=True,
+)
+WEIGHT = Setting(
+    "weight",
+    0.3,
+    "weight of the difference to earlier outputs",
+    symbol="λ",
+    allowed="≥ 0",
+    grid=(0.1, 0.3, 0.8, 2.0),
+    least=0.0,
+)
+TEMPERATURE = Setting(
+    "temperature",
+    5.0,
+    "what logits are divided by before they are compared",
+    symbol="τ",
+    allowed="> 0",
+    least=0.0,
+    is_open=True,
+)
+EPOCHS_BACK = Setting(
+    "epochs_back",
+    3,
+    "how many epochs ago the earlier outputs are of",
+    symbol="E",
+    allowed="≥ 1",
+    least=1,
+)
+WAIT_EPOCHS = Setting(
+    "wait_epochs", 5, "epochs before outputs are compared", allowed="≥ 0", least=0
 )
 
 
@@ -256,4 +286,18 @@ _register(
     where="a step in L batches",
     paper="Chaudhari et al. 2017",
     make=entropy_sgd,
+)
+_register(
+    "saf",
+    "SAF",
+    EarlierOutputs,
+    WEIGHT,
+    TEMPERATURE,
+    EPOCHS_BACK,
+    WAIT_EPOCHS,
+    rule="L + λ τ² KL(p_past ‖ p_now), p = softmax(logits/τ), p_past of the same sample E epochs "
+    "ago",
+    cost="1 gradient a step",
+    where="adds a term to the loss",
+    paper="Du et al. 2022",
 )

@@ -38,7 +38,8 @@ def through(losses, **settings):
     """A companion and the weights after every step, for losses that are given."""
     net, told = torch.nn.Linear(2, 1).double(), iter(losses)
     companion = DenseAverage(own_holdout=0.1, **settings)
-    companion.begin(Stage(net, None, STEPS * len(losses), STEPS, lambda: next(told)))
+    total = STEPS * len(losses)
+    companion.begin(Stage(net, None, total, STEPS, 9, None, lambda: next(told)))
     iterates = []
     for epoch in range(len(losses)):
         for step in range(STEPS):

@@ -26,7 +26,11 @@ from aesam.lab.training import trainer
 from aesam.lab.training.trainer import train
 from support.literal_training import run_of
 trainer.leave_processes = lambda: None  # they meet once, for all runs
-brief = {"swad": {"optimum_patience": 1}, "entropy-sgd": {"inner_steps": 3}}
+brief = {
+    "swad": {"optimum_patience": 1},
+    "entropy-sgd": {"inner_steps": 3},
+    "saf": {"epochs_back": 1, "wait_epochs": 1},
+}
 for name in list_own_methods():
     train(run_of(Method(name, **brief.get(name, {}))), Path(sys.argv[1]) / name)
 train(run_of("ema", "digits", epochs=1), Path(sys.argv[1]) / "digits")

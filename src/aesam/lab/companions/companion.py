@@ -18,6 +18,8 @@ class Stage:
         opt: the optimizer that trains it.
         total_steps: of the whole run.
         steps_per_epoch: of each of its epochs.
+        samples: how many it trains on.
+        gather: a tensor of this process and those of all others, one below the other.
         own_loss: the mean loss of the model as it is on the samples that the method keeps for
             itself; only where its record says that it keeps any.
     """
@@ -26,6 +28,8 @@ class Stage:
     opt: aesam.SharpnessAware
     total_steps: int
     steps_per_epoch: int
+    samples: int
+    gather: Callable[[Tensor], Tensor]
     own_loss: Callable[[], float]
 
 
@@ -41,6 +45,8 @@ class Companion:
 
     #: What is evaluated in the place of the model's own weights, in words; empty if nothing is.
     evaluates = ""
+    #: Whether :meth:`term` adds to the loss; only beside an optimizer without second gradients.
+    adds_term = False
 
     def begin(self, stage: Stage) -> None:
         """The run is about to begin, or to go on."""
@@ -48,6 +54,10 @@ class Companion:
     def rate(self, factor: float) -> float:
         """The factor on the learning rate where the schedule's, after its warm-up, is this."""
         return factor
+
+    def term(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """What is added to the loss of these training samples; asked once for each in an epoch."""
+        raise NotImplementedError(f"{type(self).__name__} adds no term to the loss")
 
     def after_step(self, step: int) -> None:
         """So many steps are done."""

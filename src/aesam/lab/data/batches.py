@@ -142,6 +142,12 @@ class Batches:
             return self._from_text(self._split, number, start)
         return self._from_memory(self._split, number, start)
 
+    def rows(self, number: int, start: int = 0) -> Iterator[Tensor]:
+        """Which rows of the split the batches of an epoch are, one vector for each batch."""
+        self._plan.check(number, start)
+        order = self._plan.order(number)
+        return (self._plan.rows(order, batch) for batch in range(start, len(self)))
+
     def _from_files(self, split: FolderSplit, epoch: int, start: int) -> Iterator[Batch]:
         plan, order = self._plan, self._plan.order(epoch)
         rows = [whole_numbers(plan.rows(order, i)) for i in range(start, len(plan))]

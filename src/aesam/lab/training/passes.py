@@ -3,7 +3,7 @@
 # pyright: reportMissingTypeStubs=false
 # accelerate carries no types.
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +12,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from aesam.lab.companions.companion import Companion
 from aesam.lab.config import Training
 from aesam.lab.data.sets import inputs_as
 from aesam.lab.training.engine import Engine
@@ -23,19 +24,28 @@ _OWN_BACKWARD = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 class Passes:
     """Takes steps; sums of loss and correct answers stay on the device."""
 
-    def __init__(self, engine: Engine, training: Training) -> None:
+    def __init__(
+        self, engine: Engine, training: Training, companion: Companion | None = None
+    ) -> None:
         self._engine = engine
         self._training = training
+        self._companion = companion or Companion()
+        self._rows: Sequence[Tensor] = ()  # of each micro-batch, where the companion adds a term
         self._selects_rows = engine.opt.parts.samples.selects_rows
         self._samples = engine.opt.parts.samples
         self._on_xla = engine.accelerator.device.type == "xla"
         self._plain_backward = engine.accelerator.distributed_type not in _OWN_BACKWARD
 
-    def step(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def step(
+        self, inputs: Tensor, labels: Tensor, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """One optimizer step on this process's rows: mean loss at ``w``, and correct answers.
 
-        A row has one label, or one at each of its places: then its loss is their mean.
+        A row has one label, or one at each of its places: then its loss is their mean. ``rows`` are
+        the samples' places in the training set, for companions that add a term to the loss.
         """
+        if rows is not None and self._companion.adds_term:
+            self._rows = rows.chunk(self._training.accumulate)
         engine, opt = self._engine, self._engine.opt
         parts = self._micro_batches(inputs_as(inputs, engine.dtype), labels)
         opt.zero_grad()
@@ -93,6 +103,8 @@ class Passes:
             with place(), self._synchronised(i, parts):
                 logits = self._engine.model(x[rows])
                 part, losses = self._loss(logits, y[rows])
+                if self._rows:
+                    part = part + self._companion.term(logits, self._rows[i])
                 self._backward(part / len(parts) if len(parts) > 1 else part)
             right = (logits.detach().argmax(1) == y[rows]).sum()
             if len(logits) < len(y):

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.optim import swa_utils
 
 from aesam.lab.data import Batches
+from aesam.lab.data.sets import inputs_as
 from aesam.lab.training import run_checkpoint
 from aesam.lab.training.engine import Engine
 
@@ -47,12 +48,12 @@ def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 def _refresh(engine: Engine, batches: Batches) -> None:
     """BatchNorm's statistics as means over the batches of one epoch, of all processes."""
 
-    def images() -> Iterator[Tensor]:
+    def inputs() -> Iterator[Tensor]:
         for batch, _ in batches.epoch(0):
-            yield batch.to(engine.dtype)
+            yield inputs_as(batch, engine.dtype)
 
     with engine.accelerator.autocast():
-        swa_utils.update_bn(images(), engine.net)
+        swa_utils.update_bn(inputs(), engine.net)
     if engine.accelerator.num_processes > 1:  # each has seen its own rows
         for module in engine.net.modules():
             if isinstance(module, _BatchNorm):

@@ -100,9 +100,9 @@ class Trainer:
         self._engine = Engine(
             run, samples.data_set, len(self._batches), self._accelerator, self._companion
         )
-        self._passes = Passes(self._engine, run.training)
+        self._passes = Passes(self._engine, run.training, self._companion)
         self._sharded = sharding.is_sharded(self._engine.net)
-        self._begin_companion()
+        self._begin_companion(len(samples.train))
         if run.training.measure is not None and self._sharded:
             raise UsageError(
                 f"measure {run.training.measure} needs the whole model on each process: leave it "
@@ -134,14 +134,21 @@ class Trainer:
             workers=training.workers,
         )
 
-    def _begin_companion(self) -> None:
+    def _begin_companion(self, count: int) -> None:
         if self._sharded and lab_methods.is_own(self._run.method.name):
             raise UsageError(
                 f"{self._run.method.name} needs the whole model on each process: use another "
                 "method where the model is sharded"
             )
-        engine, steps = self._engine, len(self._batches)
-        stage = Stage(engine.net, engine.opt, engine.total_steps, steps, self._own_loss)
+        stage = Stage(
+            self._engine.net,
+            self._engine.opt,
+            self._engine.total_steps,
+            len(self._batches),
+            count,
+            self._accelerator.gather,
+            self._own_loss,
+        )
         self._companion.begin(stage)
         self._evaluated: dict[str, Tensor] | None = None  # what the run is judged by in the end
 
@@ -178,9 +185,11 @@ class Trainer:
     def _train_epoch(self, request: StopRequest) -> None:
         counts, steps = self._counts, len(self._batches)
         clock, sums, begin = Clock(self._reporter.every), self._sums, time.perf_counter()
-        for inputs, labels in self._batches.epoch(counts.epoch, start=counts.batch):
+        at = counts.epoch, counts.batch
+        batches = zip(self._batches.epoch(*at), self._batches.rows(*at), strict=True)
+        for (inputs, labels), rows in batches:
             before = self._engine.opt.last_step
-            loss, correct = self._passes.step(inputs, labels)
+            loss, correct = self._passes.step(inputs, labels, rows)
             record = self._engine.opt.last_step
             counts.count(record if record is not before else None, steps)  # None: it was skipped
             sums.add(loss, correct, labels.numel())
