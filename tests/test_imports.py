@@ -41,10 +41,10 @@ ROOMS = [
     {
         "fewer_rows",
         "functional",
-        "low_rank",
+        "bi_lora",
         "noisy",
         "single_gradient",
-        "trajectory",
+        "mesa",
         "variants",
     },
     {"searching"},

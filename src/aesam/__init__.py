@@ -3,11 +3,12 @@
 from aesam import parts, sharpness
 from aesam._core.health import Health
 from aesam._core.ledger import StepRecord
+from aesam.bi_lora import BiLoRA
 from aesam.fewer_rows import KSAM, SubSAM
 from aesam.from_params import FromParams
 from aesam.functional import FunctionalSAM
 from aesam.inspection import metrics, unwrap
-from aesam.low_rank import BiLoRA
+from aesam.mesa import MESA
 from aesam.methods import AESAM, ERM, ESAM, SAM, SSSAM, AELookSAM, LookSAM
 from aesam.noisy import LPFSGD, AntiPGD
 from aesam.optimizer import NonFiniteGradient, SharpnessAware
@@ -35,7 +36,6 @@ from aesam.searching.function import SearchResult, search
 from aesam.searching.widening import Trial
 from aesam.single_gradient import MSAM, StaleSAM
 from aesam.together import Together
-from aesam.trajectory import MESA
 from aesam.variants import ASAM, FSAM, GNP, GSAM, LESAM, SAMON, WSAM, FisherSAM, VaSSO
 
 __version__ = "0.1.0"
