@@ -11,6 +11,8 @@ from support.fixtures_report import write_short_run
 from support.small_runs import WORDS, tiny_run
 
 from aesam.lab import summaries
+from aesam.lab.cli.console import diverged
+from aesam.lab.errors import UsageError
 from aesam.lab.show import as_json, as_text, compare, read_runs, results_sheet
 from aesam.lab.show.comparison_tables import runs_sheet
 from aesam.lab.training import trainer
@@ -22,6 +24,22 @@ def test_a_run_diverged_by_its_loss_or_by_more_than_a_tenth_of_its_steps():
     assert summaries.has_diverged(100, 11, [0.5, 0.5])
     assert summaries.has_diverged(100, 0, [math.nan, 0.5])
     assert summaries.has_diverged(100, 0, [0.5, math.inf])
+
+
+@pytest.mark.parametrize(
+    ("method", "flags"),
+    [("erm", "--lr"), ("sam", "--lr or --rho"), ("looksam", "--lr, --rho or --alpha"),
+     ("nobody-s", "--lr")],
+)  # fmt: skip
+def test_advice_on_a_run_that_diverged_names_what_its_method_has(method, flags, tmp_path):
+    told = diverged({"method": method, "steps": 8, "skipped_steps": 8}, tmp_path)
+    assert f"Lower {flags}, or give --clip" in told
+
+
+def test_a_damaged_summary_is_told_with_what_to_do(tmp_path):
+    write_short_run(tmp_path, "sam", seconds=-1.0)
+    with pytest.raises(UsageError, match=r"is damaged: .*'seconds'.* Move its folder away"):
+        read_runs([tmp_path])
 
 
 def test_a_summary_of_before_diverged_if_its_loss_is_lost():

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from aesam.lab import summaries
+from aesam.lab import lab_methods, summaries
+from aesam.lab.errors import UsageError
 from aesam.lab.show import wording
 
 
@@ -42,8 +43,18 @@ def diverged(summary: dict[str, Any], folder: Path) -> str:
     why = f"{skipped} of {summary['steps']} steps were skipped" if skipped else "its loss is lost"
     return (
         f"the run in {folder} diverged ({why}): its gradients or its loss are not finite, so its "
-        "numbers say nothing of the method. Lower --lr or --rho, or give --clip"
+        f"numbers say nothing of the method. Lower {_what_to_lower(summary)}, or give --clip"
     )
+
+
+def _what_to_lower(summary: dict[str, Any]) -> str:
+    """The flags of what makes a run diverge, of those that its method has."""
+    try:
+        known = lab_methods.record_of(str(summary.get("method"))).defaults
+    except UsageError:  # a method from outside that is not there any more
+        known = {}
+    flags = ["--lr", *(f"--{setting}" for setting in ("rho", "alpha") if setting in known)]
+    return " or ".join((", ".join(flags[:-1]), flags[-1])) if flags[1:] else flags[0]
 
 
 def say(text: str) -> None:

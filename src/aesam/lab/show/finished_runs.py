@@ -90,7 +90,10 @@ def _checked_summary(path: Path) -> JsonObject:
     summary = _parse(_bytes(path), str(path))
     wrong = summaries.fault(summary)
     if wrong is not None:
-        raise UsageError(f"{str(path)!r} is damaged: {wrong}")
+        raise UsageError(
+            f"{str(path)!r} is damaged: {wrong}. Move its folder away to report the others, or run "
+            "it again"
+        )
     return summary
 
 
