@@ -205,7 +205,7 @@ def test_a_second_backward_of_one_forward_is_refused():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_micro_batches_are_all_taken_at_the_same_place(method):
+def test_micro_batches_are_all_taken_at_the_same_place(method, matrix):
     models = [normed_mlp(), normed_mlp()]
     for model, split in zip(models, (False, True), strict=True):
         opt, problem = METHODS[method](two_groups(model, "sgd"), model), Problem(model)
@@ -217,6 +217,14 @@ def test_micro_batches_are_all_taken_at_the_same_place(method):
             opt.step()
     for left, right in zip(*map(weights, models), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+    row(matrix, method, "accumulation")
+
+
+def row(matrix, method, use):
+    """In the table of what was tried, for the two rules that have a name."""
+    named = {"msam": "MSAM", "stale": "stale ascent"}
+    if method in named:
+        matrix.right("plain PyTorch", f"{named[method]}, bare step(), {use}", within=1e-12)
 
 
 def test_two_forwards_of_one_backward_are_taken_at_the_same_place():
@@ -256,7 +264,7 @@ def test_clipping_between_backward_and_step_is_the_base_s_affair():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_loss_scaler_s_overflow_is_skipped_and_training_goes_on(method):
+def test_a_loss_scaler_s_overflow_is_skipped_and_training_goes_on(method, matrix):
     model, reference = normed_mlp(), normed_mlp()
     opt, plain_opt = (METHODS[method](two_groups(m, "sgd"), m) for m in (model, reference))
     problem, other = Problem(model), Problem(reference)
@@ -272,6 +280,7 @@ def test_a_loss_scaler_s_overflow_is_skipped_and_training_goes_on(method):
     for left, right in zip(weights(model), weights(reference), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
     assert scaler.get_scale() == 2.0**9
+    row(matrix, method, "GradScaler on the CPU, overflow")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -321,7 +330,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_activation_checkpoints_see_the_same_weights(reentrant):
+def test_activation_checkpoints_see_the_same_weights(reentrant, matrix):
     model, reference = normed_mlp(), normed_mlp()
 
     class Checkpointed(nn.Module):
@@ -339,6 +348,59 @@ def test_activation_checkpoints_see_the_same_weights(reentrant):
         bare(problem, opt, t)
     assert same(weights(model), after(STEPS))
     assert reference is not model
+    row(matrix, "msam", f"gradient checkpointing, use_reentrant={reentrant}")
+
+
+class Own(nn.Module):
+    """Of a class of its own: code that was compiled of others is not used for it."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_a_model_whose_compiled_code_skips_hooks_is_refused():
+    """It was compiled before there were any: the compiled module is the one to give."""
+    model = normed_mlp()
+    compiled = torch.compile(model, backend="eager")
+    compiled(Problem(model).x[0])
+    opt = METHODS["msam"](two_groups(model, "sgd"), model)
+    with pytest.raises(RuntimeError, match="give torch.compile's module as model"):
+        bare(Problem(compiled), opt, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo
+@pytest.mark.parametrize("given", ["compiled", "raw"])
+@pytest.mark.parametrize("method", ["msam", "stale"])
+def test_a_compiled_model_is_right(method, given, matrix):
+    model = Own(normed_mlp())
+    compiled = torch.compile(model, backend="eager")
+    opt = METHODS[method](two_groups(model, "sgd"), compiled if given == "compiled" else model)
+    for t in range(STEPS):
+        bare(Problem(compiled), opt, t)
+    for left, right in zip(weights(model), literal(method, "sgd"), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
+    row(matrix, method, f"torch.compile, {given} module given")
+
+
+@pytest.mark.parametrize("method", ["msam", "stale"])
+def test_an_autocast_of_the_loop_does_not_see_weights_of_before_the_move(method, matrix):
+    ends = []
+    for form in ("bare", "own passes"):
+        model = normed_mlp().float()
+        opt, problem = METHODS[method](two_groups(model, "sgd"), model), Problem(model)
+        with torch.autocast("cpu", torch.bfloat16):  # keeps weights that it has cast
+            for t in range(STEPS):
+                problem.losses(t).sum().backward() if t == 0 else None
+                opt.zero_grad()
+                FORMS[form](problem, opt, t)
+        ends.append(weights(model))
+    assert same(*ends)
+    row(matrix, method, "autocast to bfloat16")
 
 
 def test_buffers_and_dropout_are_as_in_the_closure_form():

@@ -180,6 +180,7 @@ class SharpnessAware(AroundBase):
                     self.parts, self.base, self.normalize, self.model, ledger
                 )
             block = ledger.blocks.push(Block(name if moved is None else "opt.first_pass()"))
+            self._backwards.at_moved_weights(block)
             if self.parts.guard_first_pass:
                 block.will(Bystanders(self.model, ledger.watch).restore)
             step.displace(block, moved)
@@ -361,13 +362,14 @@ class SharpnessAware(AroundBase):
 
     def _check_moved(self, random: RandomState | None) -> None:
         """Refuse a gradient that may have been taken at ``w``, where it should not have been."""
-        if random is not None:
-            return  # the pass was in a block of ours
-        if self._ascends_in_forward:
+        moved = self._ledger.moved_forwards
+        if random is None and self._ascends_in_forward:
             raise RuntimeError(messages.DECIDES_IN_FORWARD)
-        if self._ledger.moved_forwards is None:
+        if random is not None and self._backwards.are_of_moved_weights:
+            return  # in blocks of ours, all of it
+        if moved is None:
             raise RuntimeError(messages.MOVES_FIRST)
-        self._ledger.moved_forwards.check()
+        moved.check()
 
     def perturbed(self) -> AbstractContextManager[closures.Perturbed]:
         """At ``w + ε`` inside, with cleared gradients; at ``w`` with ``d`` in ``p.grad`` after.
@@ -552,12 +554,6 @@ class SharpnessAware(AroundBase):
             scaler.step(self)  # calls step() again, unless it saw an overflow
         else:
             self._ledger.blocks.safely(self._step_by_replay)
-
-    @property
-    def _steps_bare(self) -> bool:
-        """Whether ``step()`` alone makes a step of the gradients that a loop has left."""
-        in_place = self.parts.take_one_gradient and not self.parts.move_before_pass
-        return in_place or self.replay or self._ledger.moved_forwards is not None
 
     def _step_by_replay(self) -> None:
         """All of a step but its first pass, which has left its gradient in ``p.grad``."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.moved_methods import LABELS
 
 pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
@@ -37,6 +38,10 @@ def test_a_keras_model_is_its_twin_in_torch_and_seeded_masks_are_the_same_in_bot
     for differences in found["differences"].values():
         assert max(differences.values()) < 1e-4, differences  # Keras multiplies in float32
     matrix.right("Keras 3 (torch)", "a closure, dropout and BatchNorm", within=1e-4)
+
+    for method, difference in found["moved"].items():
+        assert difference < 1e-4
+        matrix.right("Keras 3 (torch)", f"{LABELS[method]}, a bare loop", within=1e-4)
 
     for form, masks in found["seeded"].items():
         assert len(set(map(tuple, masks["alone"]))) == 4

@@ -8,19 +8,15 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from datasets import Dataset, disable_progress_bars
 from support.language import (
     BATCH,
-    VOCABULARY,
     SeedEachStep,
     furthest,
     gpt,
     groups,
     next_token_loss,
     sequences,
+    tokenizer,
     train_plainly,
 )
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import aesam
@@ -40,15 +36,6 @@ def accelerate_afresh():
     yield
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
-
-
-def tokenizer():
-    words = {f"w{i}": i for i in range(VOCABULARY)}
-    of_words = Tokenizer(WordLevel(words, unk_token="w0"))
-    of_words.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=of_words, eos_token="w0", pad_token="w1", padding_side="left"
-    )
 
 
 def text(tokens):

@@ -7,7 +7,8 @@ import keras
 import torch
 from torch import nn
 
-from support.plain_loops import PlainLoop, micro_batches, new_optimizer
+from support.moved_methods import MOVED, error_of, plain
+from support.plain_loops import LR, MOMENTUM, PlainLoop, micro_batches, new_optimizer
 from support.problems import Problem
 
 STEPS = 20
@@ -37,11 +38,11 @@ def in_keras(model: nn.Sequential) -> keras.Model:
 
 def differences(method: str) -> dict[str, float]:
     """Between both, of the weights and of the statistics that a pass leaves."""
-    plain = PlainLoop(method, twin())
-    problem = Problem(plain.model)
+    loop = PlainLoop(method, twin())
+    problem = Problem(loop.model)
     torch.manual_seed(3)
     for t in range(STEPS):
-        plain.step(micro_batches(problem, t, [8]))
+        loop.step(micro_batches(problem, t, [8]))
 
     net = in_keras(twin())
     opt = new_optimizer(method, net)
@@ -58,20 +59,37 @@ def differences(method: str) -> dict[str, float]:
 
     torch.manual_seed(3)
     losses = [opt.step(closure_of(t)).item() for t in range(STEPS)]
-    norm = plain.model[1]
+    norm = loop.model[1]
     decay, biased = 0.99**STEPS, 7 / 8  # Keras counts the variance of a batch, torch estimates it
     variance = decay + (norm.running_var - decay) * biased
     moving_mean, moving_variance = net.layers[1].non_trainable_variables
     pairs = {
-        "losses": (torch.tensor(losses).double(), torch.tensor(plain.losses).double()),
-        "first layer": (net.layers[0].kernel.value, plain.model[0].weight.T),
-        "last layer": (net.layers[4].kernel.value, plain.model[4].weight.T),
+        "losses": (torch.tensor(losses).double(), torch.tensor(loop.losses).double()),
+        "first layer": (net.layers[0].kernel.value, loop.model[0].weight.T),
+        "last layer": (net.layers[4].kernel.value, loop.model[4].weight.T),
         "scale": (net.layers[1].gamma.value, norm.weight),
         "moving mean": (moving_mean.value, norm.running_mean),
         "moving variance": (moving_variance.value, variance),
-        "share": (torch.tensor(opt.sam_fraction), torch.tensor(plain.opt.sam_fraction)),
+        "share": (torch.tensor(opt.sam_fraction), torch.tensor(loop.opt.sam_fraction)),
     }
     return {name: float((a - b).detach().abs().max()) for name, (a, b) in pairs.items()}
+
+
+def moved_difference(method: str) -> float:
+    """Between a bare loop and passes by hand, where the model's forward moves the weights."""
+    problem = Problem(twin())
+    steps = [micro_batches(problem, t, [8]) for t in range(STEPS)]
+    expected = plain(method, steps, twin)
+    net = in_keras(twin())
+    base = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+    opt = MOVED[method](base, net)
+    torch.manual_seed(3)
+    for ((x, y),) in steps:
+        opt.zero_grad()
+        error_of(net(x, training=True), y).backward()
+        opt.step()
+    pairs = [(net.layers[i].kernel.value, expected[i].weight.T) for i in (0, 4)]
+    return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
 def masks_of_a_seeded_dropout(replay: bool) -> dict[str, list[list[int]]]:
@@ -103,4 +121,5 @@ if __name__ == "__main__":
     seeded = {form: masks_of_a_seeded_dropout(form == "replay") for form in ("closure", "replay")}
     keras.config.set_floatx("float64")
     found = {method: differences(method) for method in sys.argv[1:]}
-    print(json.dumps({"differences": found, "seeded": seeded}))
+    moved = {method: moved_difference(method) for method in ("msam", "stale-sam")}
+    print(json.dumps({"differences": found, "seeded": seeded, "moved": moved}))

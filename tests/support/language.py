@@ -1,8 +1,17 @@
 """A tiny language model in float64, rows of tokens, and the plain loop that trainers must equal."""
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 VOCABULARY, LENGTH, BATCH, BATCHES = 32, 6, 2, 18
 
@@ -32,6 +41,16 @@ def sequences():
     labels = tokens.clone()
     labels[torch.rand(tokens.shape, generator=draw) < 0.3] = -100
     return [{"input_ids": i, "labels": n} for i, n in zip(tokens, labels, strict=True)]
+
+
+def tokenizer():
+    """Of words w0, w1, …, one for each token."""
+    words = {f"w{i}": i for i in range(VOCABULARY)}
+    of_words = Tokenizer(WordLevel(words, unk_token="w0"))
+    of_words.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=of_words, eos_token="w0", pad_token="w1", padding_side="left"
+    )
 
 
 def micro_batches(rows=None, size=BATCH):

@@ -94,6 +94,16 @@ class AroundBase(torch.optim.Optimizer):
         return self._ledger.total_left_out and self.last_step is None
 
     @property
+    def needs_no_pass(self) -> bool:
+        """Whether a trainer has nothing to do but to train as with any optimizer.
+
+        So it is with methods of one gradient, and with a sub-batch's where the model's own forward
+        takes it: trainers' helpers have no second pass to make for these.
+        """
+        one = self.parts.take_one_gradient and not self.parts.needs_losses
+        return one or self._ascends_in_forward
+
+    @property
     def sam_fraction(self) -> float:
         """The share of steps so far that took the second gradient, 0…1."""
         done = self._ledger.committed

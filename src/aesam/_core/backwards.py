@@ -39,6 +39,8 @@ class Backwards:
         self._last = -1
         self._open: int | None = None
         self._ignores = False
+        self._are_moved = False
+        self._moved: set[int] = set()  # those of passes at moved weights
         self._arrived = _hook_for(weakref.ref(self))
 
     @property
@@ -65,6 +67,23 @@ class Backwards:
 
     def _heed(self) -> None:
         self._ignores = False
+
+    def at_moved_weights(self, block: Block) -> None:
+        """Note that what begins within the block is of weights where they should be."""
+        block.will(self._at_home)
+        self._are_moved = True
+
+    def _at_home(self) -> None:
+        self._are_moved = False
+
+    def is_of_moved_weights(self, task: int) -> None:
+        """Note the same of one of them."""
+        self._moved = {*self._moved.intersection(self.tasks), task}
+
+    @property
+    def are_of_moved_weights(self) -> bool:
+        """Whether all of them are, as far as they were counted."""
+        return self._moved.issuperset(self.tasks)
 
     def clear(self) -> None:
         """The gradients were cleared, or taken by a step."""
@@ -101,6 +120,8 @@ class Backwards:
             self.tasks.clear()
         self.tasks.append(task)
         self.events += 1
+        if self._are_moved:
+            self.is_of_moved_weights(task)
 
     def _were_cleared(self, arrived: Tensor | None) -> bool:
         """Whether the gradients of before are gone, though nobody told us."""

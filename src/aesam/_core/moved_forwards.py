@@ -50,7 +50,6 @@ class MovedForwards:
         self._depth = 0
         self._is_there = False  # an interrupt may cut a journey short, there or back
         self._is_aside = False
-        self._through: set[int] = set()  # backwards of forwards that were moved for
         model_hooks.listen(model, self)
         handle = model.register_state_dict_pre_hook(_AtHome(self))
         weakref.finalize(self, handle.remove)
@@ -117,8 +116,7 @@ class MovedForwards:
         if journey != self._journeys:
             raise RuntimeError(messages.BROUGHT_BACK)
         task = current_task()
-        if task not in self._through:
-            self._through = {*self._through.intersection(self._backwards.tasks), task}
+        self._backwards.is_of_moved_weights(task)
         self._backwards.at_root(task, self._sharded)
 
     def _backward_ended(self) -> None:
@@ -141,10 +139,10 @@ class MovedForwards:
 
     def check(self) -> None:
         """Refuse gradients that were not taken where they should have been."""
-        tasks = set(self._backwards.tasks)
-        if not tasks or tasks - self._through:
+        backwards = self._backwards
+        if not (backwards.count and backwards.are_of_moved_weights):
             raise RuntimeError(messages.NOT_MOVED_FOR)
-        if self._look is not None and len(tasks) > 1:
+        if self._look is not None and backwards.count > 1:
             raise RuntimeError(messages.SEVERAL_FORWARDS)
 
 

@@ -80,7 +80,8 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
         """Refuse what cannot be right; fill in ``total_steps`` before a checkpoint is loaded."""
         found = _optimizers(trainer)
         if pl_module.automatic_optimization:
-            _refuse_what_cannot_be_run_again(trainer, pl_module, found[0])
+            if not found[0].needs_no_pass:
+                _refuse_what_cannot_be_run_again(trainer, pl_module, found[0])
             _fill_total_steps(trainer, found[0])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -89,7 +90,7 @@ class SharpnessAwareCallback(*_callback_classes()):  # pyright: ignore[reportUnt
         if pl_module.automatic_optimization:
             (opt,) = _optimizers(trainer)
             _fill_total_steps(trainer, opt)  # again: looking for a learning rate makes new ones
-            self._passes = _Passes(trainer, pl_module, opt)
+            self._passes = None if opt.needs_no_pass else _Passes(trainer, pl_module, opt)
         self._logged = {id(opt): _index(opt) for opt in _optimizers(trainer)}
 
     # In training -------------------------------------------------------------------------
@@ -184,13 +185,14 @@ def _refuse_what_cannot_be_run_again(trainer: Any, pl_module: Any, opt: Sharpnes
         )
     if opt.parts.move_before_pass:
         raise RuntimeError(
-            f"{type(opt).__name__} moves the weights before the first pass, which the callback "
-            "does not: leave it out, with one batch for each step"
+            f"{type(opt).__name__} moves the weights before the first pass and takes a second one, "
+            "which the callback does not: leave it out, with one batch for each step"
         )
     if opt.parts.needs_losses:
         raise RuntimeError(
             f"{type(opt).__name__} selects samples and needs their losses, of which training_step "
-            "returns the mean: use manual optimization with optimizer.step(losses)"
+            "returns the mean: use manual optimization with optimizer.step(losses); SubSAM takes "
+            "replay=True and a model that returns the loss"
         )
 
 

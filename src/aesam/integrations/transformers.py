@@ -112,10 +112,10 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
                 f"the optimizer is a {type(found).__name__} already, and sharpness_aware="
                 f"{self.sharpness_aware!r} was given too: give one of them"
             )
-        if found.parts.needs_losses:
+        if found.parts.needs_losses and not found.needs_no_pass:
             raise ValueError(
                 f"{type(found).__name__} selects samples by their losses, which a Trainer does not "
-                "tell: use another method, such as AESAM"
+                "tell: use another method, such as AESAM, or SubSAM with replay=True"
             )
         if found.model is None:
             found.model = self.model  # whose buffers a second pass must not change
@@ -172,6 +172,8 @@ class SharpnessAwareMixin(_Trainer):  # pyright: ignore[reportUntypedBaseClass]
     ) -> Tensor:
         """The Trainer's own; after the last micro-batch all of them again, if so decided."""
         opt, passes = unwrap(self.optimizer), self._kept
+        if opt.parts.always_pass_twice:  # in the model's own forward
+            return super().training_step(model, inputs, num_items_in_batch, *args)
         if not _has_gradients(opt):
             passes.begin()  # what an interrupted step left behind
         steps = self.current_gradient_accumulation_steps

@@ -48,7 +48,8 @@ def take_step(
     if opt.parts.needs_losses:
         raise TypeError(
             f"{type(opt).__name__} selects samples of one batch, so micro-batches are not for it: "
-            "give its optimizer a function of per-sample losses, optimizer.step(losses)"
+            "give its optimizer a function of per-sample losses, optimizer.step(losses). SubSAM "
+            "with replay=True works in a trainer's own loop"
         )
     limit = None if max_norm is None else checks.positive("max_norm", max_norm)
     batches = _as_list(micro_batches)
