@@ -39,8 +39,20 @@ class Displacement(Excursion):
         factors = direction.factors(self._normalize)
         if any(factors):
             with torch.no_grad():
-                tensors.add_each(direction.params, direction.vectors, factors)
+                if direction.fill is None:
+                    tensors.add_each(direction.params, direction.vectors, factors)
+                else:
+                    self._add_lent(direction.params, direction.fill, factors)
             self._forget_copies()
+
+    def _add_lent(
+        self, params: list[Tensor], fill: Callable[[list[Tensor]], None], factors: list[float]
+    ) -> None:
+        """Vectors that are needed once are made in buffers that others use too."""
+        lent = self._workspace.take(params, params)
+        fill(lent)
+        tensors.add_each(params, lent, factors)
+        self._workspace.give(params, lent)
 
     def along(self, gradients: Mapping[int, Tensor]) -> tuple[Tensor, Tensor] | None:
         """The product of the move with gradients, by their parameters' ids, and its length.

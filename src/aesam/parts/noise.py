@@ -42,8 +42,9 @@ class FilterNoise(BeforePass):
 
     >>> w = torch.nn.Parameter(torch.ones(1000, 4))  # filters of norm 2
     >>> base = torch.optim.SGD([{"params": [w], "rho": 0.01}], lr=0.1)
-    >>> draw = torch.Generator().manual_seed(0)
-    >>> round(FilterNoise().before_pass(base, Memory(), draw).vectors[0].std().item(), 3)
+    >>> lent = [torch.empty(1000, 4)]
+    >>> FilterNoise().before_pass(base, Memory(), torch.Generator().manual_seed(0)).fill(lent)
+    >>> round(lent[0].std().item(), 3)
     0.02
     """
 
@@ -73,13 +74,15 @@ class FilterNoise(BeforePass):
     def before_pass(
         self, base: torch.optim.Optimizer, memory: Memory, generator: Draws
     ) -> Direction | None:
-        sizes = _trained(base)
-        params = list(sizes)
-        vectors = [torch.empty_like(p) for p in tensors.local(params)]
-        noise.fill_with_normals(vectors, params, generator)
         grown = self.factor(memory.number("steps"))
-        noise.scale_by_filters(vectors, params, [size * grown for size in sizes.values()])
-        return Direction(params, vectors, [1.0] * len(params), length=1.0)
+        sizes = {p: size * grown for p, size in _trained(base).items()}
+        params = list(sizes)
+
+        def draw(vectors: Tensors) -> None:
+            noise.fill_with_normals(vectors, params, generator)
+            noise.scale_by_filters(vectors, params, list(sizes.values()))
+
+        return Direction(params, [], [1.0] * len(params), length=1.0, fill=draw)
 
     def factor(self, step: float) -> float:
         """What ``γ`` is multiplied by at this step.

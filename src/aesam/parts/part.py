@@ -1,7 +1,7 @@
 """What all parts have in common, and what they are handed: the gradient, a memory, a direction."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
@@ -112,6 +112,8 @@ class Direction:
             it is infinite or NaN, the weights go nowhere and the update is skipped.
         scale: what stands in its place without normalising, above 0; 1 by default.
         gain: a factor on all of it; 1 by default.
+        fill: writes the vectors into buffers that it is lent, shaped like what this process holds
+            of each parameter, where they are made for this move only and ``vectors`` are none.
 
     >>> Direction([torch.zeros(1)], [torch.ones(1)], [0.05], length=2.0).factors(normalize=True)
     [0.025]
@@ -123,6 +125,7 @@ class Direction:
     length: float
     scale: float = 1.0
     gain: float = 1.0
+    fill: Callable[[Tensors], None] | None = None
 
     def factors(self, normalize: bool) -> list[float]:
         """What each vector is multiplied by; zeros where there is no direction."""

@@ -14,7 +14,7 @@ from aesam._core import pieces, tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
-from aesam.parts.part import Direction, Draws, Memory
+from aesam.parts.part import Direction, Draws, Memory, Tensors
 
 
 def trajectory_loss(now: Tensor, past: Tensor, temperature: float = 5.0) -> Tensor:
@@ -96,10 +96,12 @@ class TowardAverage(Ascent):
 
     def other_weights(self, base: torch.optim.Optimizer, memory: Memory) -> Direction | None:
         params = [p for p in _trained(base) if p in memory.tensors]
-        vectors = [torch.empty_like(p) for p in tensors.local(params)]
-        tensors.assign(vectors, [memory.tensors[p] for p in params])
-        tensors.add(vectors, params, -1.0)
-        return Direction(params, vectors, [self.decay] * len(params), length=1.0)
+
+        def from_here(vectors: Tensors) -> None:
+            tensors.assign(vectors, [memory.tensors[p] for p in params])
+            tensors.add(vectors, params, -1.0)
+
+        return Direction(params, [], [self.decay] * len(params), length=1.0, fill=from_here)
 
     def difference(self, now: Tensor, other: Tensor) -> Tensor:
         return self.weight * trajectory_loss(now, other, self.temperature)
