@@ -39,7 +39,7 @@ TARGETS = {
 SAM_BARE = 1.2  # the target of SAM's extra, as a multiple of its bare foreach operations'
 VARIANT = 1.5  # that of each variant's, as a multiple of SAM's
 VARIANT_BARE = 1.1  # or, where that cannot be, as a multiple of its own bare foreach operations'
-OF_FORWARDS = {"functional-sam"}  # needs a model that runs: see replay_overhead
+OF_FORWARDS = {"functional-sam", "mesa"}  # need a model that runs: see replay_overhead
 RECORDS = [aesam.method_record(name) for name in aesam.list_methods()]
 VARIANTS = [
     record.name

@@ -15,6 +15,18 @@ BAD = {
     "unknown data set": (("train", "--dataset", "cifar11"), "did you mean cifar10"),
     "unknown model": (("train", "--model", "resnet19"), "did you mean resnet1"),
     "esam with accumulation": (("train", "--method", "esam", "--accumulate", 2), "accumulate"),
+    "splits with accumulation": (
+        ("train", "--method", "lpf-sgd", "--splits", 2, "--accumulate", 2),
+        "splits each batch itself. Use accumulate 1, splits 1",
+    ),
+    "mesa with accumulation": (
+        ("train", "--method", "mesa", "--accumulate", 2),
+        "its term is of a whole batch",
+    ),
+    "more splits than rows": (
+        ("train", "--method", "lpf-sgd", "--splits", 16, "--batch-size", 8),
+        "leaves no row for each of lpf-sgd's splits",
+    ),
     "k below 1": (("train", "--method", "looksam", "--k", 0), "k must be"),
     "noise of 1": (("train", "--noise", 1.0), "noise must be"),
     "negative noise": (("train", "--noise", -0.1), "noise must be"),
