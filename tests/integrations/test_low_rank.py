@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -203,11 +204,18 @@ def test_clipping_and_weight_decay_are_of_the_descent_alone():
 def test_gradients_that_were_cleared_without_a_step_leave_nothing_behind():
     model, problem, opt = new()
     other, theirs, expected = new()
-    for t in range(STEPS):
-        for clear in (opt.zero_grad, model.zero_grad, lambda: opt.zero_grad(set_to_none=False)):
-            problem.losses(t + 7).mean().backward()
-            clear()
-        bare(problem, opt, t)
+    ways = (
+        opt.zero_grad,
+        model.zero_grad,
+        partial(opt.zero_grad, set_to_none=False),
+        partial(model.zero_grad, set_to_none=False),
+    )
+    for t in range(8):
+        problem.losses(t + 9).mean().backward()
+        ways[t % 4]()
+        problem.losses(t).mean().backward()
+        opt.step()
+        opt.zero_grad()
         bare(theirs, expected, t)
     assert same(weights(model), weights(other))
 

@@ -101,13 +101,23 @@ class AscentAdapters(BeforePass):
         replaced = [a.path for a in self.adapters if not a.is_there]
         if replaced:
             raise RuntimeError(ADAPTERS_REPLACED.format(path=replaced[0]))
-        begins = all(a.down.grad is None and a.up.grad is None for a in self.adapters)
         for p, kept in memory.tensors.items():
             _follow(p, kept)
-            if begins:  # what it has is of gradients that were cleared without a step
-                kept.grad = None
+        self._forget_cleared(memory)
         pairs = [(a, memory.tensors[a.down], memory.tensors[a.up]) for a in self.adapters]
         return _Branches(pairs)
+
+    def _forget_cleared(self, memory: Memory) -> None:
+        """What is left of gradients that were cleared without a step, by whoever it was."""
+        left = [t for t in memory.tensors.values() if t.grad is not None]
+        there = [p.grad for a in self.adapters for p in (a.down, a.up) if p.grad is not None]
+        if not there:
+            for t in left:
+                t.grad = None
+        elif left:  # zeroed in place, perhaps: on the device, since a look would wait for it
+            grads = [t.grad for t in left if t.grad is not None]
+            is_any = tensors.norm(there) != 0.0
+            tensors.keep_where(is_any, grads, list(map(torch.zeros_like, grads)))
 
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         of_group = dict(zip(map(id, gradient.params), gradient.groups, strict=True))
