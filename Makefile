@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test test-ray faults quick check docs format bench bench-lab evidence evidence-cifar browser clean
+.PHONY: help setup demo test test-ray faults quick check docs format bench bench-lab evidence paper paper-cifar browser clean
 
 help:  ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,15 +60,23 @@ bench-lab: .venv/ready  ## time the lab against a bare loop; writes results/lab_
 
 SMALL := table-noise fig-noise-curves table-looksam-k table-imagenet fig-lambda fig-variance \
          fig-squared-norm fig-convergence fig-normality theorem cost
-evidence: .venv/lab  ## make every small table and figure of the paper; an hour, goes on where it stopped
+paper: .venv/lab  ## make every small table and figure of the paper; an hour, goes on where it stopped
 	$(BIN)/aesam reproduce table-cifar --tune --controls --publish results
 	for entry in $(SMALL); do $(BIN)/aesam reproduce $$entry --publish results || exit 1; done
 
-evidence-cifar: .venv/lab  ## noise table, its curves and the cost on CIFAR-10 in data/; many hours, goes on
+paper-cifar: .venv/lab  ## noise table, its curves and the cost on CIFAR-10 in data/; many hours, goes on
 	$(BIN)/aesam reproduce table-noise --data cifar10 --noise 0.6 0.4 \
 	  --publish results --publish-runs results/runs
 	$(BIN)/aesam reproduce fig-noise-curves --data cifar10 --noise 0.6 0.4 --publish results
 	$(BIN)/aesam reproduce cost --data cifar10 --publish results
+
+# Needs CIFAR-10 in data/ and Debian's bible-kjv-text; both are looked for before anything is trained.
+# Times come last, when nothing else runs.
+evidence: .venv/lab  ## score against cost on all benches, triggers, pages; a day, goes on where it stopped
+	$(BIN)/aesam frontier
+	$(BIN)/aesam triggers
+	$(BIN)/aesam frontier --no-train --time
+	$(BIN)/python benchmarks/pages.py
 
 # The test that looks at the report needs a browser: installed where that is possible and absent.
 browser:

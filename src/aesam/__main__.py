@@ -29,13 +29,14 @@ def main() -> int:
     try:
         with _interrupts_without_traceback():
             from aesam.evidence.command import Frontier
+            from aesam.evidence.triggers import Triggers
             from aesam.lab.cli import run_command
             from aesam.paper.reproduce import Reproduce
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "aesam":
             raise
         return _refuse(str(error))
-    return run_command({"reproduce": Reproduce, "frontier": Frontier})
+    return run_command({"reproduce": Reproduce, "frontier": Frontier, "triggers": Triggers})
 
 
 def _is_there(module: str) -> bool:

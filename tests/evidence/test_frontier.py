@@ -1,8 +1,10 @@
 """``aesam frontier`` end to end at a tiny size, and the book that it goes on from."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.commands import aesam
@@ -10,7 +12,7 @@ from support.commands import aesam
 from aesam.evidence import benches, settings
 from aesam.evidence.benches import FRESH_SEEDS, SEARCH_SEEDS, Bench
 from aesam.evidence.book import Book
-from aesam.evidence.contenders import ALL, TRIGGERS, Contender
+from aesam.evidence.contenders import ALL, FINALISTS, TRIGGERS, Contender
 from aesam.evidence.frontier_page import label_of_row
 from aesam.lab import validation
 from aesam.lab.data import data_record
@@ -51,6 +53,7 @@ def test_every_row_is_searched_run_on_fresh_seeds_and_shown(bench, tmp_path, cap
     assert {run["seed"] for run in kept["runs"] if run["search"]} <= set(SEARCH_SEEDS)
     text = (tmp_path / "kept" / "tiny.txt").read_text()
     assert "ERM, stopped early" in text
+    assert kept["time"] == {}
     assert (tmp_path / "kept" / "tiny.svg").read_text().startswith("<svg")
 
     shutil.rmtree(tmp_path / "runs")  # on another machine only the book is there
@@ -58,6 +61,30 @@ def test_every_row_is_searched_run_on_fresh_seeds_and_shown(bench, tmp_path, cap
     code, told = frontier(tmp_path, "--no-train", capsys=capsys)
     assert code == 0
     assert (tmp_path / "kept" / "tiny.txt").read_text() == before
+
+    code, told = frontier(tmp_path, "--no-train", "--time", capsys=capsys)
+    assert code == 0
+    timed = json.loads((tmp_path / "kept" / "tiny.json").read_text())
+    assert set(timed["time"]) == {"erm", "erm-early", "sam"}
+    assert [timed["time"]["sam"][k] is None for k in ("plain", "fired")] == [True, False]
+    assert timed["runs"] == kept["runs"]
+    assert timed["settings"] == kept["settings"]
+    assert "measured time" in (tmp_path / "kept" / "tiny.txt").read_text()
+    assert (tmp_path / "kept" / "tiny-counted.svg").exists()
+
+
+def test_what_was_written_before_there_were_times_is_read_and_shown(bench, tmp_path, capsys):
+    run = settings.run_of(bench.base, Contender("erm", "erm"), 10)
+    summary = {"test_accuracy": 50.0, "train_accuracy": 60.0, "train_loss": 1.0,
+               "percent_sam": 0.0, "steps": 16, "gradients": 16, "seconds": 1.0}  # fmt: skip
+    line = {"search": False, "method": {"name": "erm"}, "epochs": run.training.epochs,
+            "seed": 10, "summary": summary}  # fmt: skip
+    old = {"bench": "tiny", "settings": {}, "runs": [line]}
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "tiny.json").write_text(json.dumps(old))
+    code, told = frontier(tmp_path, "--no-train", capsys=capsys)
+    assert code == 0
+    assert "50.00" in (tmp_path / "kept" / "tiny.txt").read_text()
 
 
 @pytest.mark.slow
@@ -98,7 +125,7 @@ def test_no_seed_that_settings_were_chosen_with_is_reported():
 @pytest.mark.parametrize("name", benches.BENCHES)
 def test_every_row_of_every_bench_can_be_run(name):
     bench = benches.BENCHES[name]
-    for contender in (*ALL, *TRIGGERS):
+    for contender in (*bench.contenders, *TRIGGERS):
         for base in (bench.base, bench.search):
             first = {r.name: r.start[0] for r in settings.ranges_of(bench, contender)}
             validation.check(settings.run_of(base, contender, 0, **first))
@@ -110,3 +137,22 @@ def test_no_two_rows_have_the_same_name_or_label():
     assert len({label_of_row(row) for row in ALL}) == len(ALL)
     (sparse,) = [row for row in ALL if row.name == "looksam-10"]
     assert label_of_row(sparse) == "LookSAM (k = 10)"
+
+
+def test_the_finalists_are_ten_known_rows_and_run_where_a_run_takes_a_minute():
+    assert len(FINALISTS) == 10
+    assert set(FINALISTS) <= {row.name for row in ALL}
+    assert all(FINALISTS.values())
+    by_rows = {name: [c.name for c in bench.contenders] for name, bench in benches.BENCHES.items()}
+    for name, rows in by_rows.items():
+        expected = list(FINALISTS) if name.startswith(("cifar", "text")) else [c.name for c in ALL]
+        assert rows == expected
+
+
+def test_text_is_searched_and_judged_by_its_loss():
+    bench = benches.BENCHES["text"]
+    assert bench.measure == "loss" == data_record("kjv-text").score
+    assert bench.search.data.subset == 2 * bench.base.data.subset
+    assert bench.lost == pytest.approx(math.log(63))
+    (search,) = settings.searches(bench, [Contender("sam", "sam")], Path("x")).values()
+    assert search.score == "loss"

@@ -6,7 +6,17 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from aesam.evidence.standing import Standing, difference, front, gradient_samples, holm
+from aesam.evidence.frontier_page import remark
+from aesam.evidence.standing import (
+    Standing,
+    costs,
+    difference,
+    front,
+    gradient_samples,
+    holm,
+    standing_of,
+)
+from aesam.evidence.timing import StepTime
 from aesam.lab.config import Method, Run
 
 
@@ -43,7 +53,28 @@ def test_the_front_has_those_that_nobody_beats_at_the_same_or_a_lower_cost():
         standing("cheap", 90, 1.1),
         standing("poor", 40, 1.0),
     ]
-    assert front(rows) == ["erm", "cheap"]
+    assert front(rows, costs(rows)) == ["erm", "cheap"]
+
+
+def test_costs_are_measured_times_only_where_every_row_has_one():
+    rows = [replace(standing("erm", 50, 1.0), time=1.0), standing("sam", 90, 2.0)]
+    assert costs(rows) == {"erm": 1.0, "sam": 2.0}
+    timed = [rows[0], replace(rows[1], time=2.5)]
+    assert costs(timed) == {"erm": 1.0, "sam": 2.5}
+
+
+def test_a_standing_counts_what_went_astray_and_a_lost_loss_as_guessing():
+    kept = {"percent_sam": 50.0, "steps": 100, "train_loss": 1.0, "test_loss": 2.0}
+    lost = {**kept, "test_loss": None, "diverged": True, "skipped_steps": 40}
+    runs = [
+        (replace(Run(method=Method("sam", rho=0.1)), seed=s), k) for s, k in ((3, kept), (4, lost))
+    ]
+    time = StepTime(plain=1.0, fired=2.0, steps=60)
+    found = standing_of("sam", runs, "loss", {"rho": 0.1}, (), 2.0, time, lost=4.0)
+    assert found.scores == {3: -2.0, 4: -4.0}
+    assert (found.diverged, found.skipped, found.steps, found.trained) == (1, 40, 200, 1.0)
+    assert (found.samples, found.time) == (3.0, 3.0)  # half of the steps twice, twice as long
+    assert remark(found) == "† 1 of 2 diverged, 40 of 200 steps skipped"
 
 
 @pytest.mark.parametrize(

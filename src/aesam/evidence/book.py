@@ -43,7 +43,10 @@ class Book:
     def __init__(self, path: Path, bench: Bench) -> None:
         self._path, self._bench = path, bench
         self._runs: dict[str, Finished] = {}
-        for line in files.read_json(path)["runs"] if path.exists() else ():
+        read: dict[str, Any] = files.read_json(path) if path.exists() else {"runs": ()}
+        #: What is said about the runs: the settings that were found, measured times, versions.
+        self.about: dict[str, Any] = {k: v for k, v in read.items() if k != "runs"}
+        for line in read["runs"]:
             found = Finished(self._run_of(line), line["summary"])
             self._runs[config_hash(found.run)] = found
 
@@ -75,6 +78,7 @@ class Book:
 
     def write(self, **about: Any) -> None:
         """The whole file: what is said ``about`` the runs, then a line for each of them."""
+        self.about = dict(about)
         head = json.dumps(files.without_nan(about), indent=1, ensure_ascii=False)[:-2]
         ordered = sorted(
             self, key=lambda f: (f.run.data.holdout == 0.0, f.run.method.name, f.run.seed)

@@ -3,8 +3,10 @@
 The list is written before the runs are made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from aesam.lab.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -93,3 +95,28 @@ SHARES = (
 )
 
 ALL = (*PAPER, *CONTROLS, *CHEAP, *VARIANTS)
+
+#: Everybody that a command may ask for, by name.
+CONTENDERS: dict[str, Contender] = {c.name: c for c in (*ALL, *TRIGGERS, *SHARES)}
+
+#: Who is compared where a run takes a minute, and why; fixed before any of these runs was made.
+FINALISTS: dict[str, str] = {
+    "erm": "what everything is a multiple of",
+    "sam": "what everything is measured against",
+    "erm-early": "the strongest cheap control: a noise table without it shows who memorises least",
+    "ss-sam": "a coin on half of the steps: what any trigger of that cost must beat",
+    "ae-sam": "the paper's first method",
+    "ae-looksam": "the paper's second method",
+    "sub-sam": "SAM's rule at 1.125 batches a step, the first of two candidates for the target",
+    "looksam-10": "sparse reuse at 1.1 batches a step, the second",
+    "msam": "one gradient a step, the cheapest that moves the weights at all",
+    "ae-sam-20": "the adaptive trigger at a cost that is set, 1.2 batches a step",
+}
+
+
+def named(names: Iterable[str]) -> tuple[Contender, ...]:
+    """The rows with these names, each once; an unknown one is refused with the near ones."""
+    for name in names:
+        if name not in CONTENDERS:
+            raise unknown("row", name, list(CONTENDERS))
+    return tuple(CONTENDERS[name] for name in dict.fromkeys(names))

@@ -1,13 +1,15 @@
 """Where each contender stands on a bench: its scores, its cost, and how far it is from SAM."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aesam.evidence.timing import StepTime
 from aesam.lab.config import Run
 from aesam.lab.lab_methods import samples_of_method
 from aesam.lab.show.stats import Spread, mean, sample_std, spread
-from aesam.lab.summaries import is_diverged
+from aesam.lab.summaries import is_diverged, skipped_steps
 
 #: A forward without its backward, as a share of a gradient.
 FORWARD = 1 / 3
@@ -43,7 +45,10 @@ class Standing:
         percent_sam: steps with a second gradient.
         samples: gradient-samples per step, in batches.
         diverged: how many of its runs did.
-        time: as a multiple of ERM's in the same measurement, None where it was not measured.
+        time: measured, as a multiple of ERM's in the same measurement; None where it was not.
+        skipped: steps that its runs skipped since a gradient was not finite, of ``steps``.
+        steps: of all its runs.
+        trained: mean training accuracy or loss at the end, as it counts on the bench.
     """
 
     name: str
@@ -54,44 +59,53 @@ class Standing:
     samples: float
     diverged: int
     time: float | None = None
+    skipped: int = 0
+    steps: int = 0
+    trained: float | None = None
 
     @property
     def spread(self) -> Spread:
         return spread(list(self.scores.values()))
 
-    @property
-    def cost(self) -> float:
-        """What is drawn: measured time, or gradient-samples where there is none."""
-        return self.samples if self.time is None else self.time
-
 
 def standing_of(
     name: str,
     found: Iterable[tuple[Run, Mapping[str, Any]]],
-    score: str,
+    measure: str,
     settings: Mapping[str, float],
     at_edge: Sequence[str],
     length: float,
-    time: float | None,
+    time: StepTime | None,
+    lost: float = math.inf,
 ) -> Standing | None:
     """A contender's from its finished runs; None where there are none.
 
-    ``length`` is theirs as a multiple of the bench's.
+    ``length`` is theirs as a multiple of the bench's, and ``lost`` what a run counts that has no
+    finite loss.
     """
     runs = list(found)
     if not runs:
         return None
-    shares = [summary["percent_sam"] for _, summary in runs]
-    sign = -1.0 if score.endswith("_loss") else 1.0
+    summaries = [summary for _, summary in runs]
+    share = mean([summary["percent_sam"] for summary in summaries]) / 100.0
+    sign = -1.0 if measure == "loss" else 1.0
+
+    def number(summary: Mapping[str, Any], split: str) -> float:
+        value = summary.get(f"{split}_{measure}")
+        return float(lost if value is None else value)
+
     return Standing(
         name,
         settings,
         at_edge,
-        {run.seed: sign * summary[score] for run, summary in runs},
-        mean(shares),
-        gradient_samples(runs[0][0], mean(shares) / 100.0) * length,
-        sum(is_diverged(summary) for _, summary in runs),
-        time,
+        {run.seed: sign * number(summary, "test") for run, summary in runs},
+        100.0 * share,
+        gradient_samples(runs[0][0], share) * length,
+        sum(map(is_diverged, summaries)),
+        None if time is None else time.mean(share) * length,
+        sum(map(skipped_steps, summaries)),
+        sum(summary["steps"] for summary in summaries),
+        mean([number(summary, "train") for summary in summaries]),
     )
 
 
@@ -139,10 +153,22 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return corrected
 
 
-def front(standings: Iterable[Standing]) -> list[str]:
+def costs(standings: Iterable[Standing]) -> dict[str, float]:
+    """What each row costs, by its name: measured times if all have one, else gradient-samples."""
+    rows = list(standings)
+    timed = is_timed(rows)
+    return {s.name: s.time if timed and s.time is not None else s.samples for s in rows}
+
+
+def is_timed(standings: Iterable[Standing]) -> bool:
+    """Whether every row's time was measured; one kind of cost is never set against the other."""
+    return all(each.time is not None for each in standings)
+
+
+def front(standings: Iterable[Standing], cost: Mapping[str, float]) -> list[str]:
     """Those that nobody beats in score at the same or a lower cost, the cheapest first."""
     best: list[Standing] = []
-    for each in sorted(standings, key=lambda s: (s.cost, -s.spread.mean)):
+    for each in sorted(standings, key=lambda s: (cost[s.name], -s.spread.mean)):
         if not best or each.spread.mean > best[-1].spread.mean:
             best.append(each)
     return [each.name for each in best]
