@@ -1,0 +1,110 @@
+"""``aesam triggers``: pairs at equal cost, seeds until the interval is narrow, and sentences."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from scipy import stats
+from support.commands import aesam
+
+from aesam.evidence import benches, settings, triggers
+from aesam.evidence.benches import Bench
+from aesam.evidence.contenders import TRIGGERS
+from aesam.evidence.standing import Difference, Standing
+from aesam.evidence.triggers_page import Against, sentences
+from aesam.lab.data import data_record
+
+BENCH = benches.BENCHES["digits-40"]
+
+
+def standing(name, scores):
+    return Standing(name, {"rho": 1.0}, (), scores, 50.0, 1.5, 0)
+
+
+def test_the_adaptive_trigger_is_compared_with_others_of_its_kind_and_p_is_corrected():
+    rows = {
+        "adaptive": {1: 3.0, 2: 4.0, 3: 5.5},
+        "coin": {1: 2.0, 2: 3.5, 3: 4.0},
+        "periodic": {1: 3.0, 2: 4.5, 3: 5.0},
+        "adaptive-reuse": {1: 1.0, 2: 2.0, 3: 2.5},
+        "coin-reuse": {1: 3.0, 2: 3.0, 3: 3.0},
+    }
+    pairs = triggers.compared([standing(name, scores) for name, scores in rows.items()])
+    assert [(p.ours, p.theirs) for p in pairs] == [
+        ("adaptive", "coin"),
+        ("adaptive", "periodic"),
+        ("adaptive-reuse", "coin-reuse"),
+    ]
+    plain = {
+        p.theirs: stats.ttest_rel(list(rows[p.ours].values()), list(rows[p.theirs].values())).pvalue
+        for p in pairs
+    }
+    ordered = sorted(plain.values())
+    assert min(p.p_holm for p in pairs) == pytest.approx(3 * ordered[0])
+    assert pairs[0].found.mean == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "p", "told"),
+    [
+        (Difference(30, 1.0, 0.6, 1.4, 0.001), 0.006, "the adaptive trigger is better"),
+        (Difference(30, -1.0, -1.4, -0.6, 0.001), 0.006, "the adaptive trigger is worse"),
+        (Difference(30, 0.1, -0.2, 0.4, 0.4), 1.0, "as good as each other, within 0.5"),
+        (Difference(50, 0.3, -0.3, 0.9, 0.3), 1.0, "(± 0.60, 0.5 was asked for)"),
+        (Difference(30, 0.3, -0.1, 0.7, 0.1), 0.6, "a small one is not ruled out"),
+        (Difference(9, 1.0, 0.9, 1.1, 0.001), 0.006, "no verdict with fewer than 10 seeds"),
+    ],
+)
+def test_every_outcome_has_its_sentence(found, p, told):
+    (sentence,) = sentences(BENCH, [], [Against("adaptive", "coin", found, p)], 0.5)
+    assert told in sentence
+    assert sentence.startswith("digits, 40 % wrong labels, without reuse: adaptive against coin")
+
+
+def test_settings_at_an_edge_give_no_verdict():
+    found = Difference(30, 1.0, 0.6, 1.4, 0.001)
+    edge = replace(standing("coin", {1: 1.0}), at_edge=("rho",))
+    (sentence,) = sentences(BENCH, [edge], [Against("adaptive", "coin", found, 0.006)], 0.5)
+    assert "no verdict, since the settings of coin are at an edge" in sentence
+
+
+@pytest.mark.slow
+def test_seeds_are_added_until_it_can_be_told_and_what_is_finished_stays(
+    tmp_path, capsys, monkeypatch
+):
+    usual = data_record("synthetic").usual
+    base = replace(usual, training=replace(usual.training, epochs=1))
+    tiny = Bench("tiny", "four blobs", base, {"holdout": 0.5}, (0.1, 0.2))
+    monkeypatch.setitem(benches.BENCHES, "tiny", tiny)
+    monkeypatch.setattr(settings, "LIMIT", 0)
+    monkeypatch.setattr(settings, "SEARCH_SEEDS", (0,))
+    monkeypatch.setattr(triggers, "AT_ONCE", 2)
+    monkeypatch.setattr(
+        triggers, "TRIGGERS", [c for c in TRIGGERS if c.name in ("adaptive", "coin")]
+    )
+    places = ("--out", tmp_path / "runs", "--publish", tmp_path / "kept", "--jobs", 1, "--quiet")
+    words = ("triggers", "--bench", "tiny", "--half-width", 1e-9, *places)
+    assert aesam(*words, "--most", 4) == 0
+    book = tmp_path / "kept" / "triggers-tiny.json"
+    first = json.loads(book.read_text())["runs"]
+    seeds = {run["seed"] for run in first if not run["search"]}
+    assert seeds == {10, 11, 12, 13}  # the interval never was so narrow
+    assert "adaptive against coin" in book.with_suffix(".txt").read_text()
+    assert book.with_suffix(".svg").read_text().startswith("<svg")
+    code, told = aesam(*words[:-1], "--most", 2, "--no-train", capsys=capsys)
+    assert code == 0
+    assert json.loads(book.read_text())["runs"] == first
+    code, told = aesam(*words, "--most", 50, "--half-width", 1e6, capsys=capsys)
+    assert code == 0
+    assert json.loads(book.read_text())["runs"] == first  # two seeds were enough
+
+
+def test_what_cannot_be_asked_for_is_refused(tmp_path, capsys):
+    for words, told in (
+        (("--most", 1), "most must be at least 2"),
+        (("--half-width", 0), "half-width must be above 0"),
+        (("--bench", "digits-41"), "did you mean digits-4"),
+    ):
+        code, said = aesam("triggers", *words, "--publish", tmp_path, capsys=capsys)
+        assert code == 2
+        assert told in said
