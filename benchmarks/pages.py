@@ -8,6 +8,7 @@ A test calls :func:`tables` and :func:`filled`, and refuses pages that are out o
 import json
 import re
 from collections.abc import Iterable
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,18 @@ from typing import Any
 import torch
 
 from aesam import SAM, MethodRecord, list_methods, method_record
+from aesam.evidence import verdict
+from aesam.evidence.benches import BENCHES, FRESH_SEEDS
+from aesam.evidence.contenders import CONTENDERS, FINALISTS
+from aesam.evidence.frontier_page import label_of_row, sheet_of
+from aesam.evidence.results import published
 from aesam.lab.data import data_record, list_data_sets
-from aesam.lab.lab_methods import all_methods, is_own, lab_method, record_of
+from aesam.lab.lab_methods import all_methods, is_own, lab_method, label_of, record_of
 from aesam.lab.models import list_models, model_help
 from aesam.lab.own_methods import own_method
 
 ROOT = Path(__file__).parents[1]
+FRONTIER = ROOT / "results/frontier"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -342,6 +349,63 @@ def mutants() -> str:
     return "\n".join(rows)
 
 
+def finalists() -> str:
+    """Who is compared where a run takes a minute, and why."""
+    rows = _head("row", "why it is there")
+    rows += [f"| {label_of_row(CONTENDERS[name])} | {why} |" for name, why in FINALISTS.items()]
+    return "\n".join(rows)
+
+
+@cache
+def frontier(name: str) -> str:
+    """Every finished row of a bench, the best first."""
+    bench = BENCHES[name]
+    found = published(bench, FRONTIER)
+    columns = ("method", "score", "in training", "n", "− SAM, 95 %", "% SAM", "batches /step",
+               "time, × ERM", "settings", "remark")  # fmt: skip
+    unit = "test accuracy, %" if bench.measure == "accuracy" else "test loss"
+    rows = _head(f"{bench.title}: method", unit, *columns[2:])
+    if not found:
+        return "\n".join([*rows, "| no row is finished yet |" + " |" * (len(columns) - 1)])
+    sheet = sheet_of(bench, found, FRESH_SEEDS)
+    places = [sheet.columns.index(column) for column in columns]
+    for line in sheet.lines:
+        rows.append(f"| {' | '.join(_cell(line.cells[place]) for place in places)} |")
+    return "\n".join(rows)
+
+
+@cache
+def verdicts() -> str:
+    """Whether one cheap rule is as good as tuned SAM, in sentences."""
+    told = verdict.of_books(FRONTIER)["sentences"]
+    return "\n".join([*_head("what follows by script"), *(f"| {_cell(line)} |" for line in told)])
+
+
+@cache
+def triggers() -> str:
+    """The adaptive trigger against others at equal cost, in sentences."""
+    rows = _head("adaptive against others, each on half of the steps")
+    pages = sorted(FRONTIER.glob("triggers-*.txt"))
+    told = [line[2:] for page in pages for line in page.read_text().splitlines()]
+    told = [line for line in told if "adaptive against" in line] or ["no trigger is finished yet"]
+    return "\n".join([*rows, *(f"| {_cell(line)} |" for line in told)])
+
+
+def text_regimes() -> str:
+    """What was tried before the text bench was fixed."""
+    rows = _head("pieces", "parameters", "epochs", "batch", "lr", "method", "seed",
+                 "loss in training", "validation loss", "its least on the way")  # fmt: skip
+    for run in read("frontier/text-regimes.json")["runs"]:
+        name, rho = label_of(run["method"]["name"]), run["method"].get("rho")
+        rows.append(
+            f"| {run['pieces']:,} | {run['parameters']:,} | {run['epochs']} | {run['batch_size']} "
+            f"| {run['lr']:g} | {name}{'' if rho is None else f', ρ = {rho:g}'} | {run['seed']} "
+            f"| {run['train_loss']:.2f} | {run['validation_loss']:.3f} "
+            f"| {run['least_validation_loss']:.3f} |"
+        )
+    return "\n".join(rows)
+
+
 def tables() -> dict[str, str]:
     """The text that belongs after each marker."""
     return {
@@ -351,6 +415,8 @@ def tables() -> dict[str, str]:
         "data_sets": data_sets(),
         "demo": demo(),
         "faults": faults(),
+        "finalists": finalists(),
+        **{f"frontier_{name}": frontier(name) for name in BENCHES},
         "lab_methods": lab_groups(),
         "lab_overhead": lab_overhead(),
         "methods": methods(),
@@ -360,6 +426,9 @@ def tables() -> dict[str, str]:
         "noise_digits": noise("table-noise"),
         "settings": settings(),
         "step_overhead": step_overhead(),
+        "text_regimes": text_regimes(),
+        "triggers": triggers(),
+        "verdict": verdicts(),
         "variants": variants(),
     }
 
