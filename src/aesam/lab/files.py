@@ -179,6 +179,11 @@ def parse_json(text: bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+def is_number(value: object) -> bool:
+    """Whether a value read from a file is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _whole(digits: str) -> int:
     """A whole number that others may take for a float; Python's own have any size."""
     if len(digits) > 300:

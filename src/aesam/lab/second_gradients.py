@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any, cast
 
 from aesam import Health, StepRecord
+from aesam.lab.files import is_number
 
 #: What is kept of each step of an epoch that saw it.
 SERIES = ("rise", "cosine", "bend")
@@ -103,7 +104,7 @@ def can_be(name: str, value: object) -> bool | None:
     if name not in _BOUNDS:
         return None
     least, most = _BOUNDS[name]
-    return _is_number(value) and least <= cast(float, value) <= most
+    return is_number(value) and least <= cast(float, value) <= most
 
 
 def check_seen(seen: object) -> None:
@@ -112,7 +113,7 @@ def check_seen(seen: object) -> None:
     if kept.keys() != {*SERIES} or not all(isinstance(each, list) for each in kept.values()):
         raise TypeError(f"progress: seen must have lists of {', '.join(SERIES)}")
     every = [value for each in kept.values() for value in each]
-    if not all(_is_number(value) and abs(value) <= LARGEST for value in every):
+    if not all(is_number(value) and abs(value) <= LARGEST for value in every):
         raise TypeError("progress: seen holds what is no number")
 
 
@@ -127,7 +128,3 @@ def fault(health: object) -> str | None:
         if found.get(name) is not None and not can_be(name, found[name]):
             return f"it has no number as {name!r} of 'health' that can be: {found[name]!r:.80}"
     return None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

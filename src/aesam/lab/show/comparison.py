@@ -6,9 +6,10 @@ from typing import Any
 
 from aesam.lab.data.data_records import Score, data_record, list_data_sets
 from aesam.lab.errors import UsageError
+from aesam.lab.files import is_number
 from aesam.lab.lab_methods import lab_method
 from aesam.lab.show import grouping
-from aesam.lab.show.finished_runs import FinishedRun, is_number
+from aesam.lab.show.finished_runs import FinishedRun
 from aesam.lab.show.stats import PairedTest, Spread, paired_t_test, spread
 
 

@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from aesam.lab.files import is_number
 from aesam.lab.lab_methods import colour_of, marker_of
 from aesam.lab.show.canvas import INK, draw, legend_below
 from aesam.lab.show.comparison import Comparison, MethodRow
-from aesam.lab.show.finished_runs import FinishedRun, is_number
+from aesam.lab.show.finished_runs import FinishedRun
 from aesam.lab.show.stats import mean, sample_std
 
 LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))  # one for each setting of a method

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from aesam.lab import files, summaries
 from aesam.lab.errors import UsageError
+from aesam.lab.files import is_number
 
 JsonObject = dict[str, Any]
 
@@ -149,8 +150,3 @@ def versions_of(runs: Iterable[FinishedRun]) -> dict[str, str]:
         for name, number in run.summary.get("versions", {}).items():
             found.setdefault(name, set()).add(str(number))
     return {name: ", ".join(sorted(found[name])) for name in sorted(found)}
-
-
-def is_number(value: object) -> bool:
-    """Whether a value read from JSON is a number; JSON's true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

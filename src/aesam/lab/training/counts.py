@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from aesam.lab import second_gradients
+from aesam.lab.files import is_number
 
 #: Steps of an epoch whose decision is kept, evenly spaced.
 TRACE_POINTS = 50
@@ -123,10 +124,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_seconds(value: object) -> bool:
     return isinstance(value, float) and 0.0 <= value < float("inf")
 
@@ -165,17 +162,17 @@ def _can_be(name: str, value: Any) -> bool:
     if name == "trace":
         return isinstance(value, dict)
     if name == "norms":
-        return isinstance(value, list) and all(map(_is_number, cast("list[Any]", value)))
+        return isinstance(value, list) and all(map(is_number, cast("list[Any]", value)))
     if name.startswith("percent_") or name.endswith("_accuracy"):
-        return _is_number(value) and 0.0 <= value <= 100.0
-    return _is_number(value) and not value < 0.0
+        return is_number(value) and 0.0 <= value <= 100.0
+    return is_number(value) and not value < 0.0
 
 
 class Sums:
     """Loss and correct answers of this process in the epoch under way, left on the device."""
 
     def __init__(self, device: torch.device, start: Sequence[float] = (0.0, 0.0, 0.0, 0.0)) -> None:
-        if not (len(start) == 4 and all(map(_is_number, start))) or not 0 <= start[1] <= start[2]:
+        if not (len(start) == 4 and all(map(is_number, start))) or not 0 <= start[1] <= start[2]:
             raise TypeError("sums: must be loss, correct ones of all, and batches")
         self._loss, self._correct = torch.tensor(start[:2], dtype=torch.float64, device=device)
         self._seen, self._batches = start[2:]
