@@ -721,6 +721,7 @@ def test_what_cannot_be_replayed_is_refused_at_once(make, what):
 # What it leaves alone ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_forwards_without_a_backward_keep_nothing_alive():
     model = mlp()
     opt = optimizer("sam", model, replay=True)
@@ -755,6 +756,7 @@ def test_a_copy_of_the_optimizer_records_its_own_model():
     assert opt.model is not twin.model
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_is_gone_leaves_no_hooks():
     model = WithLoss(mlp())
     opt = optimizer("sam", model, replay=True)
@@ -957,6 +959,7 @@ def test_parameters_that_are_unfrozen_later_are_followed():
     assert same(weights(model), weights(twin))
 
 
+@pytest.mark.slow
 def test_attacks_in_another_mode_are_no_part_of_the_step_and_keep_nothing_alive():
     model = WithLoss(stochastic_net())
     opt = optimizer("sam", model, replay=True)

@@ -27,7 +27,7 @@ def through_a_file(saved):
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("base", ["sgd", "adamw"])
+@pytest.mark.parametrize("base", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
 def test_resuming_at_any_step_is_not_stopping_to_the_bit(method, base, matrix):
     steps = 12

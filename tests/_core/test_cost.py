@@ -63,6 +63,7 @@ def base_steps(base, params):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", COPIES)
 def test_extra_peak_memory_is_within_its_number_of_copies(method):
     def params():

@@ -24,6 +24,7 @@ def test_batchnorm_counts_each_batch_once(form):
     assert same(list(model.buffers()), list(single.buffers()))
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_not_compiled_again_by_the_second_pass():
     net = stochastic_net()
     compiled = torch.compile(net, backend="eager")
@@ -35,6 +36,7 @@ def test_a_compiled_model_is_not_compiled_again_by_the_second_pass():
     assert net[1].num_batches_tracked == 5
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_the_model(matrix):
     ends = []
     for compiled in (False, True):

@@ -160,7 +160,7 @@ class Passes(RuleBasedStateMachine):
 
 
 Passes.TestCase.settings = settings(max_examples=200, stateful_step_count=25)
-TestPasses = Passes.TestCase
+TestPasses = pytest.mark.slow(Passes.TestCase)
 
 
 def test_a_decision_that_is_not_taken_is_a_skipped_step():

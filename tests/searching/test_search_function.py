@@ -27,6 +27,7 @@ def near(at):
     return lambda rho, seed=0: -abs(math.log(rho / at))
 
 
+@pytest.mark.slow
 def test_the_radius_of_a_real_training_is_found():
     """SAM on w²/2 ends in steps between ±a with a = lr (a + ρ) − a, so that ρ = 1.9 has a = 0.1."""
 

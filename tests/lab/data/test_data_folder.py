@@ -341,6 +341,7 @@ def test_of_an_animated_image_the_first_picture_is_taken(tmp_path):
     assert torch.equal(moving, still)
 
 
+@pytest.mark.slow
 def test_an_image_of_too_many_pixels_is_refused_and_a_large_one_is_not_warned_of(
     tmp_path, monkeypatch
 ):
