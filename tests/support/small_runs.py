@@ -22,8 +22,9 @@ def tiny_run(method="ae-looksam", **training):
 
 def numbers_of(folder):
     """Everything that a finished run is: its metrics, its summary and its weights, to the bit."""
-    model = run_checkpoint.load(folder / "checkpoint.pt")["model"]
-    weights = {name: tensor.numpy().tobytes() for name, tensor in model.items()}
+    content = run_checkpoint.load(folder / "checkpoint.pt")
+    states = content["model"], content.get("evaluated") or {}
+    weights = [{name: t.numpy().tobytes() for name, t in state.items()} for state in states]
     return metrics_of(folder), summary_of(folder), weights
 
 

@@ -94,10 +94,13 @@ SHARES = (
     Contender("ss-sam-12", "ss-sam", {"p": 0.125}),
 )
 
+#: Ways to train that are no optimizers, which the paper cites; most cost one gradient a step.
+CITED = _as_named("ema", "swa", "swad", "entropy-sgd", "saf")
+
 ALL = (*PAPER, *CONTROLS, *CHEAP, *VARIANTS)
 
 #: Everybody that a command may ask for, by name.
-CONTENDERS: dict[str, Contender] = {c.name: c for c in (*ALL, *TRIGGERS, *SHARES)}
+CONTENDERS: dict[str, Contender] = {c.name: c for c in (*ALL, *TRIGGERS, *SHARES, *CITED)}
 
 #: Who is compared where a run takes a minute, and why; fixed before any of these runs was made.
 FINALISTS: dict[str, str] = {
