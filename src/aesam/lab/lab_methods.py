@@ -313,10 +313,17 @@ def companion_of(method: Method) -> Companion:
         raise UsageError(f"{method.name}: {error}") from None
 
 
+def keeps_samples(name: str) -> bool:
+    """Whether a method trains on fewer samples than others, since it keeps some for itself."""
+    return is_own(name) and own_method(name).keeps != ""
+
+
 def kept_share(method: Method) -> float:
     """The share of the training samples that the method keeps for itself, mostly none."""
-    keeps = own_method(method.name).keeps if is_own(method.name) else ""
-    return {**record_of(method.name).defaults, **method.settings}[keeps] if keeps else 0.0
+    if not keeps_samples(method.name):
+        return 0.0
+    own = own_method(method.name)
+    return {**own.record.defaults, **method.settings}[own.keeps]
 
 
 def check_settings(method: Method) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from aesam.lab.data.data_records import Score, data_record, list_data_sets
 from aesam.lab.errors import UsageError
 from aesam.lab.files import is_number
-from aesam.lab.lab_methods import lab_method
+from aesam.lab.lab_methods import keeps_samples, lab_method
 from aesam.lab.show import grouping
 from aesam.lab.show.finished_runs import FinishedRun
 from aesam.lab.show.stats import PairedTest, Spread, paired_t_test, spread
@@ -127,9 +127,8 @@ def comparison_of(
 ) -> Comparison:
     """Rows of one's own choice, each a label and its runs, grouped, marked and tested."""
     measured_on = _measured_on([run for _, runs in named for run in runs])
-    # A row that trains for longer pays for it: its gradients count per step of the shortest.
-    steps = min(run.summary["steps"] for _, runs in named for run in runs)
-    rows = [_row(label, own, measured_on, max(1, steps)) for label, own in named]
+    steps = _usual_steps([run for _, runs in named for run in runs])
+    rows = [_row(label, own, measured_on, steps) for label, own in named]
     if _counts_losses(settings, named, measured_on):
         rows = [_with_losses(row, measured_on) for row in rows]
     rows = [_set_against(row, rows) for row in rows]
@@ -139,6 +138,15 @@ def comparison_of(
         rows = _mark(rows, group, "best_in_group")
     groups = tuple(tuple(rows[i] for i in group) for group in indices)
     return Comparison(title, settings, measured_on, groups)
+
+
+def _usual_steps(runs: Sequence[FinishedRun]) -> float:
+    """What gradients are counted per: the steps of the shortest, so that who trains longer pays.
+
+    Runs with fewer samples, since their method keeps some, do not count where there are others.
+    """
+    on_all = [run for run in runs if not keeps_samples(run.method)]
+    return max(1, min(run.summary["steps"] for run in on_all or runs))
 
 
 def _measured_on(runs: Sequence[FinishedRun]) -> str:
