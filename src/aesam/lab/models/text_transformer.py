@@ -11,7 +11,7 @@ class TextTransformer(nn.Module):
     """Characters and learned positions, causal pre-norm blocks, and a guess at every place.
 
     No dropout: what is drawn at random is the start and the order of the samples alone. The guesses
-    are ``[N, classes, context]``, as :func:`torch.nn.functional.cross_entropy` takes them.
+    are ``[N, classes, context]``, as torch's ``cross_entropy`` takes them.
     """
 
     def __init__(
