@@ -586,6 +586,28 @@ def test_autocast_is_that_of_the_loop():
         torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-8, 1.0, 1e4])
+def test_small_and_large_gradients_of_float16_are_seen(size):
+    """A loop's scaler is not known in a forward: 1e-8 is 0 in float16, and 1e4 · 2¹⁶ infinite."""
+
+    class Sized(WithLoss):
+        def forward(self, x, y):
+            return (self.net(x).float() - y).square().sum(1).mean() / 2 * size
+
+    squares = []
+    for casts in (True, False):
+        model = Sized(mlp().float())
+        opt = aesam.SubSAM(BASES["sgd"](model.parameters()), model, share=SHARE, replay=True)
+        problem = Problem(model.net)
+        with torch.autocast("cpu", torch.float16, enabled=casts):
+            loss = model(problem.x[0], problem.y[0])
+        (loss / size).backward()
+        opt.step()
+        squares.append(opt.last_step.squared_norm)
+        assert opt.skipped_steps == 0
+    assert squares[0] == pytest.approx(squares[1], rel=2e-2, abs=0.0)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo
 @pytest.mark.parametrize("given", ["compiled", "raw"])

@@ -7,6 +7,7 @@ pass, and its backward leaves the direction in ``p.grad``.
 
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +23,10 @@ from aesam._core import messages, tensors, trees
 from aesam._core.backwards import Backwards
 from aesam._core.blocks import Block
 from aesam._core.guards import RandomState, seeds_in
+
+#: Factors on the loss under an autocast to float16, where small gradients would be zero: the loop's
+#: scaler is not known in a forward. The next one is tried where gradients are infinite.
+_SCALES = (2.0**16, 2.0**10, 2.0**4, 1.0)
 
 
 def called_module(model: nn.Module) -> nn.Module:
@@ -55,10 +60,7 @@ def backward(
     some_args, some_kwargs = _of_rows(args, kwargs, rows)
     try:
         loss = loss_in(model(*some_args, **some_kwargs))
-        with ExitStack() as stack:
-            for kind in {"cpu", *(d.type for d in devices)}:
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            _differentiate(loss, trained, around)
+        _differentiate_in_range(loss, trained, around, {"cpu", *(d.type for d in devices)})
     except Exception as error:
         add_note = getattr(error, "add_note", None)  # Python 3.10 has none
         if add_note is not None and str(error) != messages.NO_LOSS_RETURNED:
@@ -68,19 +70,50 @@ def backward(
     return loss.detach()
 
 
+def _differentiate_in_range(
+    loss: Tensor,
+    trained: Sequence[Tensor],
+    around: DistributedDataParallel | None,
+    kinds: set[str],
+) -> None:
+    """The gradient into ``p.grad``, also where float16 is too narrow for it."""
+    scales = _SCALES if any(map(_casts_to_float16, kinds)) else (1.0,)
+    with ExitStack() as stack:
+        for kind in kinds:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        for scale in scales:
+            _differentiate(loss, scale, trained, around)
+            if scale == 1.0 or _unscale(trained, scale):
+                return
+            _set_gradients((p, None) for p in trained)
+
+
+def _casts_to_float16(kind: str) -> bool:
+    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) is torch.float16
+
+
+def _unscale(trained: Sequence[Tensor], scale: float) -> bool:
+    """Take a factor from the gradients in ``p.grad``; False where they are infinite or NaN."""
+    gradients = [p.grad for p in trained if p.grad is not None]
+    with torch.no_grad():
+        tensors.scale(gradients, 1.0 / scale)
+        return math.isfinite(tensors.norm_on_host(gradients))
+
+
 def _differentiate(
-    loss: Tensor, trained: Sequence[Tensor], around: DistributedDataParallel | None
+    loss: Tensor, scale: float, trained: Sequence[Tensor], around: DistributedDataParallel | None
 ) -> None:
     """The gradient into ``p.grad``; of DDP's processes, which it does not see, their mean."""
+    loss, again = loss * scale, scale != 1.0
     if around is None:
-        loss.backward()
+        loss.backward(retain_graph=again)
         return
     params = [p for p in trained if p.requires_grad]
     if around.static_graph:  # counts the hooks that backward() runs
-        found = torch.autograd.grad(loss, params, allow_unused=True)
+        found = torch.autograd.grad(loss, params, allow_unused=True, retain_graph=again)
         _set_gradients(zip(params, found, strict=True))
     else:
-        loss.backward()
+        loss.backward(retain_graph=again)
     with torch.no_grad():
         for p in params:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
