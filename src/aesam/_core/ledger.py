@@ -207,8 +207,6 @@ class Ledger:
         """Bring the weights back from a forward whose backward has not ended."""
         if self.moved_forwards is not None:
             self.moved_forwards.no_forward_is_running()
-            if self.awaits_backward and self.pending is not None and self.pending.of_loop:
-                self.discard()
             self.moved_forwards.bring_back()
         if self.compared_forwards is not None:
             self.compared_forwards.no_forward_is_running()
