@@ -96,7 +96,9 @@ FORMS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "net"), [("sgd", mlp), ("adamw", mlp), ("sgd", stochastic_net)], ids=str
+    ("kind", "net"),
+    [("sgd", mlp), ("adamw", mlp), ("sgd", stochastic_net)],
+    ids=["sgd", "adamw", "sgd with BatchNorm and dropout"],
 )
 @pytest.mark.parametrize("form", FORMS)
 def test_mesa_is_the_literal_rule_in_every_form(form, kind, net):

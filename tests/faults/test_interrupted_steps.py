@@ -64,6 +64,12 @@ def bare_loss(problem, opt, t):
     opt.step()
 
 
+def with_loss_outside(problem, opt, t):
+    opt.zero_grad()
+    problem.losses(t).mean().backward()
+    opt.step()
+
+
 def scaled(problem, opt, t):
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
 
@@ -84,6 +90,7 @@ FORMS = {
     "replay": (bare, OfLosses, {"replay": True}),
     "scaler": (scaled, stochastic_net, {}),
     "moved": (bare, OfLosses, {}),
+    "bare": (with_loss_outside, stochastic_net, {}),
     "bare, adapters": (bare_loss, with_adapters, {}),
     "closure, adapters": (by_closure, with_adapters, {}),
 }
@@ -97,6 +104,7 @@ CASES = [
     ("closure", "anti-pgd"), ("scaler", "anti-pgd"), ("own passes", "lpf-sgd"),
     ("moved", "msam"), ("moved", "stale-sam"), ("replay", "sub-sam"),
     ("closure", "mesa"), ("own passes", "mesa"), ("scaler", "mesa"),
+    ("bare", "mesa"), ("bare", "anti-pgd"), ("moved", "lpf-sgd"),
 ]  # fmt: skip
 
 
