@@ -71,16 +71,14 @@ class ComparedForwards:
         if not (model.training and torch.is_grad_enabled()):
             return
         self._backwards.none_is_running()
+        self._items = kwargs.get("num_items_in_batch")
+        self._other = self._blocks.safely(self._run_other, model, args, kwargs)
+
+    def _run_other(self, model: nn.Module, args: Any, kwargs: Any) -> Tensor | None:
         ask = self._ask()
         displacement = None if ask is None else ask()
-        if displacement is not None:
-            self._items = kwargs.get("num_items_in_batch")
-            run = partial(self._run_other, model, args, kwargs, displacement)
-            self._other = self._blocks.safely(run)
-
-    def _run_other(
-        self, model: nn.Module, args: Any, kwargs: Any, displacement: Displacement
-    ) -> Tensor:
+        if displacement is None:
+            return None
         given = trees.tensors_in((args, kwargs))
         versions = list(map(tensors.version, given))
         block = self._blocks.push(Block("the forward of the averaged weights"))
