@@ -7,10 +7,12 @@ import pytest
 import torch
 from support.commands import StopsAt, aesam, metrics_of, summary_of
 from support.literal_training import Literal, mean_of, run_of
+from torch import nn
 
-from aesam.lab.config import Method
+from aesam.lab.config import Method, Model
 from aesam.lab.errors import UsageError
 from aesam.lab.lab_methods import check_settings
+from aesam.lab.models import ModelRecord, forget_model, register_model
 from aesam.lab.training import run_checkpoint, trainer
 from aesam.lab.training.interrupts import Stopped
 from aesam.lab.training.restored import load_run
@@ -76,16 +78,32 @@ def test_before_there_is_an_average_the_model_itself_is_evaluated(tmp_path):
     assert ours[7] != theirs[7]
 
 
-@pytest.mark.slow
-def test_evaluating_an_average_changes_nothing_of_the_training(tmp_path):
+@pytest.fixture
+def dropping():
+    """The name of a model with BatchNorm and dropout."""
+    record = ModelRecord(
+        name="dropping", label="Dropping", help="drops half of its units",
+        build=lambda task: nn.Sequential(
+            nn.Flatten(), nn.Linear(task.channels * task.size**2, 16), nn.BatchNorm1d(16),
+            nn.Dropout(), nn.Linear(16, task.classes),
+        ),
+    )  # fmt: skip
+    register_model(record)
+    yield record.name
+    forget_model(record.name)
+
+
+def test_evaluating_an_average_changes_nothing_of_the_training(dropping, tmp_path):
     """Neither the statistics of BatchNorm nor the draws of dropout."""
-    often = run_of("ema", "digits")
+    often = replace(run_of("ema"), model=Model(dropping))
     seldom = replace(often, training=replace(often.training, evaluate_every=4))
     plain = replace(often, method=Method("erm"))
     for name, run in (("often", often), ("seldom", seldom), ("plain", plain)):
         trainer.train(run, tmp_path / name)
-    ends = [run_checkpoint.load(tmp_path / n / "checkpoint.pt")["model"]
-            for n in ("often", "seldom", "plain")]  # fmt: skip
+    ends = [
+        run_checkpoint.load(tmp_path / name / "checkpoint.pt")["model"]
+        for name in ("often", "seldom", "plain")
+    ]
     assert all(torch.equal(ends[0][k], end[k]) for end in ends[1:] for k in ends[0])
     assert losses_of(tmp_path / "often")[-1] == metrics_of(tmp_path / "seldom")[-1]["test_loss"]
 
