@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from aesam.evidence.frontier_page import remark
+from aesam.evidence.benches import BENCHES
+from aesam.evidence.frontier_page import COUNTED, MEASURED, drawings_of, remark, sheet_of
 from aesam.evidence.standing import (
     Standing,
     costs,
@@ -91,3 +92,32 @@ def test_a_standing_counts_what_went_astray_and_a_lost_loss_as_guessing():
 )
 def test_gradients_are_counted_in_batches_and_a_forward_is_a_third(method, fired, batches):
     assert math.isclose(gradient_samples(replace(Run(), method=method), fired), batches)
+
+
+def test_figures_are_against_both_costs_and_name_the_controls_the_front_and_what_diverged():
+    rows = [
+        replace(standing("erm", -1.9, 1.0), time=1.0),
+        replace(standing("erm-early", -1.75, 0.5), time=0.5),
+        replace(standing("sam", -1.7, 2.0), time=2.0, diverged=1),
+        replace(standing("gnp", -1.8, 2.0), time=2.1),
+    ]
+    measured, counted = drawings_of(BENCHES["text"], rows)
+    assert (measured.name, counted.name) == ("text", "text-counted")
+    assert MEASURED in measured.svg
+    assert COUNTED in counted.svg
+    for drawing in (measured, counted):
+        named = [
+            name for name in ("ERM", "ERM, stopped early", "SAM", "GNP") if name in drawing.svg
+        ]
+        assert named == ["ERM", "ERM, stopped early", "SAM"]
+    (alone,) = drawings_of(BENCHES["text"], [*rows, standing("asam", -1.7, 2.0)])
+    assert alone.name == "text"  # one row has no time, so all costs are counted ones
+    assert COUNTED in alone.svg
+
+
+def test_losses_are_shown_as_losses_and_lower_ones_first():
+    rows = [standing("erm", -1.9, 1.0), standing("sam", -1.7, 2.0)]
+    sheet = sheet_of(BENCHES["text"], rows, range(10, 20))
+    assert [line.cells[1] for line in sheet.lines] == ["1.700 ± 0.000", "1.900 ± 0.000"]
+    assert sheet.lines[1].cells[4].startswith("−0.200")
+    assert "test loss" in sheet.caption

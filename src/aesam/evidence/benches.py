@@ -106,7 +106,7 @@ def _text() -> Bench:
             training=replace(usual.training, epochs=40, batch_size=16),
         ),
         {"subset": 2000, "holdout": 0.5},
-        (0.0125, 0.025, 0.05, 0.1),
+        (0.05, 0.1, 0.2, 0.4),
         measure="loss",
         margin=0.01,
         contenders=named(FINALISTS),

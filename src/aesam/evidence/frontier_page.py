@@ -20,7 +20,8 @@ from aesam.evidence.standing import (
 )
 from aesam.lab.lab_methods import colour_of, label_of, marker_of, record_of
 from aesam.lab.show import wording
-from aesam.lab.show.canvas import Drawing, draw
+from aesam.lab.show.canvas import Drawing, draw, shortened
+from aesam.lab.show.labels import Mark, label_marks
 from aesam.lab.show.table import Line, Sheet, as_text
 
 COLUMNS = (
@@ -174,7 +175,11 @@ def drawing_of(
     named = {*on_front, SAM, *ERMS, "ae-sam", "ae-looksam"}
     sign = 1.0 if bench.measure == "accuracy" else -1.0
 
-    def paint(_: Figure, axes: Axes) -> None:
+    def mark(s: Standing) -> Mark:
+        label = shortened(label_of_row(CONTENDERS[s.name]))
+        return Mark(cost[s.name], sign * s.spread.mean, label, high=s.spread.std or 0.0)
+
+    def paint(figure: Figure, axes: Axes) -> None:
         for s in standings:
             method = CONTENDERS[s.name].method
             axes.errorbar(
@@ -190,19 +195,13 @@ def drawing_of(
         line = [s for row in on_front for s in standings if s.name == row]
         means = [sign * s.spread.mean for s in line]
         axes.plot([cost[s.name] for s in line], means, color="#888888", drawstyle="steps-post")
-        for s in standings:
-            if s.name in named:
-                axes.annotate(
-                    label_of_row(CONTENDERS[s.name]),
-                    (cost[s.name], sign * s.spread.mean),
-                    xytext=(6, 5),
-                    textcoords="offset points",
-                    fontsize=9,
-                )
         axes.set_xlabel(unit)
         axes.set_ylabel(f"test {bench.measure}" + (" (%)" if sign > 0 else ""))
         if sign < 0:
             axes.invert_yaxis()  # up is better here too
+        axes.margins(0.12)
+        figure.draw_without_rendering()  # the layout must be known to place labels on it
+        label_marks(axes, [mark(s) for s in standings if s.name in named], size=9.0)
 
     return Drawing(
         name,

@@ -11,7 +11,8 @@ from aesam.lab.lab_methods import marker_of, order_of
 from aesam.lab.show import colour_of, compare, label_of, read_runs
 from aesam.lab.show.curves import adaptive_rows, curves, drawn_rows, over_epochs, trace_of
 from aesam.lab.show.figures import figures
-from aesam.lab.show.tradeoff import Box, accuracy_against_cost
+from aesam.lab.show.labels import Box
+from aesam.lab.show.tradeoff import accuracy_against_cost
 
 pytestmark = pytest.mark.slow
 METHODS = ["erm", "sam", "esam", "ss-sam", "ae-sam", "looksam", "ae-looksam"]
