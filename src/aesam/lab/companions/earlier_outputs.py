@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax
 
 from aesam.lab.companions.companion import Companion, Stage, checked_count, checked_keys
 from aesam.parts import checks
+from aesam.parts.trajectory import trajectory_loss
 
 
 class EarlierOutputs(Companion):
@@ -72,10 +72,9 @@ class EarlierOutputs(Companion):
         return self._kept
 
     def _difference(self, now: Tensor, past: Tensor) -> Tensor:
-        here = log_softmax(now / self._temperature, dim=1)
-        there = log_softmax(past / self._temperature, dim=1)
-        each = kl_div(here, there, reduction="none", log_target=True).sum(1)
-        return self._weight * self._temperature**2 * each.mean()
+        """The mean over rows, and over the places of a row that has several."""
+        here, there = (t.movedim(1, -1).flatten(0, -2) for t in (now, past))
+        return self._weight * trajectory_loss(here, there, self._temperature)
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self._epoch, "kept": self._kept}
