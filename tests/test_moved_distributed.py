@@ -110,14 +110,20 @@ def train(rank, kind, method):
 
 def refused(rank):
     """Accumulation with a sub-batch: all processes say so, and none waits for another."""
-    model = wrapped_by("ddp", WithLoss(mlp()))
-    opt = new_optimizer("sub-sam", model.module.net.parameters(), model)
-    x, y = (rows[0].chunk(RANKS)[rank] for rows in (DATA.x, DATA.y))
-    with model.no_sync(), pytest.raises(RuntimeError, match="of\nseveral") as error:
-        model(x, y)
-    model(x, y).backward()
-    opt.step()
-    return str(error.value)
+    said = []
+    for kind in ("ddp", "fsdp2"):
+        raw = WithLoss(mlp())
+        model = wrapped_by(kind, raw)
+        opt = new_optimizer("sub-sam", raw.net.parameters(), model)
+        x, y = (rows[0].chunk(RANKS)[rank] for rows in (DATA.x, DATA.y))
+        with unsynchronised(kind, model, last=False):
+            with pytest.raises(RuntimeError, match="of\nseveral") as error:
+                model(x, y)
+        with unsynchronised(kind, model, last=True):
+            model(x, y).backward()
+        opt.step()
+        said.append(str(error.value))
+    return said
 
 
 CASES = [
@@ -160,4 +166,7 @@ def test_two_processes_equal_one_on_the_whole_batch(kind, method, two_processes,
 
 def test_a_sub_batch_under_no_sync_is_refused(two_processes, matrix):
     for of_rank in two_processes:
-        matrix.refused("DDP", "bare step(), sub-batch ascent, no_sync()", of_rank["refused"])
+        under_ddp, under_fsdp2 = of_rank["refused"]
+        matrix.refused("DDP", "bare step(), sub-batch ascent, no_sync()", under_ddp)
+        use = "bare step(), sub-batch ascent, set_requires_gradient_sync(False)"
+        matrix.refused("FSDP2", use, under_fsdp2)

@@ -122,6 +122,28 @@ def test_lightning_is_the_plain_loop(method, pieces, clip, callback, matrix):
     matrix.right("Lightning", use, within=WITHIN)
 
 
+class ByHand(Lit):
+    """Manual optimization, as Lightning's documentation shows it."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, _):
+        opt = self.optimizers()
+        opt.zero_grad()
+        self.manual_backward(super().training_step(batch, _))
+        opt.step()
+
+
+@pytest.mark.parametrize("method", MOVED)
+def test_lightning_s_manual_optimization_is_the_plain_loop(method, matrix):
+    lit = ByHand(method)
+    fit(lit, data(1), callback=False)
+    assert largest_difference(lit.trained, expected(method, 1, mlp)) < WITHIN
+    matrix.right("Lightning", use_of(method, 1, ", manual optimization"), within=WITHIN)
+
+
 @pytest.mark.parametrize("method", ["msam", "stale-sam", "sub-sam"])
 def test_lightning_under_a_loss_scaler_is_the_plain_loop(method, matrix):
     torch.manual_seed(0)

@@ -49,7 +49,7 @@ def backward(
     After the block gradients and random numbers are as if nothing had been. Gives the loss.
     """
     around = DistributedDataParallel._get_active_ddp_module()
-    if around is not None and not around.require_backward_grad_sync:
+    if not (around.require_backward_grad_sync if around is not None else _reduces(model)):
         raise RuntimeError(messages.SEVERAL_FORWARDS)
     params = list(dict.fromkeys([*trained, *model.parameters()]))
     devices = {p.device for p in params}
@@ -68,6 +68,20 @@ def backward(
         raise
     torch.clear_autocast_cache()  # which holds weights that this graph has cast
     return loss.detach()
+
+
+def _reduces(model: nn.Module) -> bool:
+    """Whether FSDP2, if it shards the model, averages gradients now: else it would keep these."""
+    sharded: list[Any] = [m for m in model.modules() if hasattr(m, "set_requires_gradient_sync")]
+    states = [getattr(m, "_get_fsdp_state", object)() for m in sharded]
+    groups = [
+        group
+        for state in states  # earlier versions of torch have one group each
+        for group in getattr(
+            state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)]
+        )
+    ]
+    return all(getattr(group, "reduce_grads", True) for group in groups)
 
 
 def _differentiate_in_range(
