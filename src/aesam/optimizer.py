@@ -1,6 +1,5 @@
 """The optimizer that users see: decide → ascend → second gradient → restore → base step."""
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -34,7 +33,7 @@ from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
 from aesam.parts.between import Between, Plain
 from aesam.parts.combine import Combine, Replace
-from aesam.parts.part import Excursion, Gradient, read, with_gradient
+from aesam.parts.part import Excursion, Gradient, with_gradient
 from aesam.parts.policies import Policy
 from aesam.parts.samples import Samples, WholeBatch
 
@@ -241,7 +240,6 @@ class SharpnessAware(AroundBase):
             self._check_moved(random)
         edited = edited or self.parts.take_one_gradient  # clipped: no second is at odds with it
         with torch.no_grad():
-            each = self.parts.needs_norm_of_each
             seen = step.loss_for_policy(self.parts, loss, losses, self._devices, self.model)
             present = with_gradient(self.base.param_groups, self._default_radius())
             params, values = present.params, present.values
@@ -251,30 +249,22 @@ class SharpnessAware(AroundBase):
                     raise RuntimeError(messages.EDITED_GRADIENTS)
             known = edited or unscaled_by is not None
             drift = None if known else backwards.drift(params, values)
-            found, (mean_loss, moved) = read(
-                params, values, present.radii, scale, each, seen, drift
+            measured, numbers = step.measure(
+                self.parts, present, scale, ledger, seen, drift, wait=self._ascends_locally
             )
-            measured = replace(
-                found,
-                groups=present.groups,
-                unscaled_by=1.0 if unscaled_by is None else unscaled_by,
-                workspace=ledger.workspace,
-            )
-            if moved:
-                unscaled = scale != 1.0
-                raise RuntimeError(
-                    messages.UNSCALED_BEFORE if unscaled else messages.EDITED_GRADIENTS
-                )
+            measured = measured.changed(unscaled_by=unscaled_by or 1.0)
+            sound = not numbers.is_known or step.is_sound(numbers, scale)
             if self._ascends_locally:
                 ledger.local.decide(measured)
-            if not (measured.is_finite and math.isfinite(mean_loss or 0.0)):
+            done = ledger.committed
+            decided = sound and step.decide(
+                self.parts, done, measured, numbers, random, before, self.compensate, drawn
+            )
+            if not decided or not step.may_go_on(decided[0], numbers):
                 ledger.pending = Pending(after=None)
                 ledger.local.forget()
                 return False
-            done = ledger.committed
-            pending, decision = step.decide(
-                self.parts, done, measured, mean_loss, random, before, self.compensate, drawn
-            )
+            pending, decision = decided
             pending.backwards, pending.loss = backwards.count, step.one_loss(loss)
             if pending.ahead is None:
                 ledger.local.forget()
@@ -312,17 +302,13 @@ class SharpnessAware(AroundBase):
     @torch.no_grad()
     def _decide_on_some_rows(self, loss: Tensor) -> tuple[Pending, Displacement | None]:
         ledger, parts = self._ledger, self.parts
-        params, values, radii, groups = with_gradient(
-            self.base.param_groups, self._default_radius()
-        )
+        present = with_gradient(self.base.param_groups, self._default_radius())
         seen = step.loss_for_policy(parts, loss, None, self._devices, self.model)
-        each = parts.needs_norm_of_each
-        found, (mean_loss,) = read(params, values, radii, 1.0, each, seen)
-        if not (found.is_finite and math.isfinite(mean_loss or 0.0)):
+        measured, numbers = step.measure(parts, present, 1.0, ledger, seen, None, wait=True)
+        if not step.is_sound(numbers, 1.0):
             return Pending(after=None), None
-        measured = replace(found, groups=groups, workspace=ledger.workspace)
         pending, decision = step.decide(
-            parts, ledger.committed, measured, mean_loss, None, None, self.compensate
+            parts, ledger.committed, measured, numbers, None, None, self.compensate
         )
         if decision.notice is not None:
             self._warn_once(decision.notice)
@@ -612,7 +598,7 @@ class SharpnessAware(AroundBase):
         if pending is None or self.model is None:
             return
         pending.backwards = None  # a forward is replayed once, however many backwards it had
-        if not recording.wants_check():
+        if not recording.wants_check() or not step.may_compare(pending):
             return
         blocks = self._ledger.blocks
         block = blocks.push(Block("opt.step()"))

@@ -96,6 +96,7 @@ class HostReads(TorchDispatchMode):
 
 @pytest.mark.parametrize("method", ["erm", "sam", "looksam", "ae-sam", "ae-looksam"])
 def test_one_host_synchronisation_a_step_and_one_more_with_a_second_gradient(method, monkeypatch):
+    """At most: where there is a device to wait for, some wait once (``test_waiting``)."""
     model = mlp()
     problem = Problem(model)
     opt = METHODS[method](torch.optim.SGD(model.parameters(), lr=0.1), model)

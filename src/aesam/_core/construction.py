@@ -16,7 +16,7 @@ from aesam.parts import checks
 from aesam.parts.ascents import Ascent
 from aesam.parts.between import Between, Plain
 from aesam.parts.combine import Combine
-from aesam.parts.part import MemoryPart, Part
+from aesam.parts.part import MemoryPart, Part, stays_on_device
 from aesam.parts.policies import Policy
 from aesam.parts.samples import Samples
 from aesam.together import needs_closure
@@ -89,6 +89,20 @@ class Parts:
     @cached_property
     def needs_norm_of_each(self) -> bool:
         return self.ascent.needs_norm_of_each
+
+    @cached_property
+    def ascend_on_device(self) -> bool:
+        """Whether nobody needs a number on the host between both gradients."""
+        policy, observers = self.policy, self.observers.values()
+        looks = policy.looks_at_norm or policy.looks_at_loss or self.needs_norm_of_each
+        asked = [self.ascent.direction, *(part.observe for part in observers)]
+        return not looks and all(map(stays_on_device, asked))
+
+    @cached_property
+    def finish_on_device(self) -> bool:
+        """Whether nobody needs one to make the direction of both."""
+        asked = [self.combine.combine, *(part.learn for part in self.learners.values())]
+        return all(map(stays_on_device, asked))
 
     @cached_property
     def keep_first_gradient(self) -> bool:

@@ -19,11 +19,16 @@ class Displacement(Excursion):
     """Keeps a copy of the weights that a direction moves: subtracting ε again would drift."""
 
     def __init__(
-        self, direction: Direction, normalize: bool, model: nn.Module | None, workspace: Workspace
+        self,
+        direction: Direction,
+        normalize: bool,
+        model: nn.Module | None,
+        workspace: Workspace,
+        overwrite: bool = False,
     ) -> None:
         self._direction: Direction | None = direction
         self._params = direction.params
-        self._normalize = normalize
+        self._normalize, self._overwrite = normalize, overwrite
         self._workspace = workspace
         self._sharded: list[Any] = []
         if model is not None and not tensors.are_plain(self._params):
@@ -36,23 +41,24 @@ class Displacement(Excursion):
         direction, self._direction = self._direction, None  # lets go of the gradient
         if direction is None:
             return
-        factors = direction.factors(self._normalize)
-        if any(factors):
-            with torch.no_grad():
-                if direction.fill is None:
-                    tensors.add_each(direction.params, direction.vectors, factors)
-                else:
-                    self._add_lent(direction.params, direction.fill, factors)
+        with torch.no_grad():
+            if direction.fill is None:
+                moved = direction.move(self._normalize, self._overwrite)
+            else:
+                moved = self._add_lent(direction, direction.fill)
+        if moved:
             self._forget_copies()
 
-    def _add_lent(
-        self, params: list[Tensor], fill: Callable[[list[Tensor]], None], factors: list[float]
-    ) -> None:
+    def _add_lent(self, direction: Direction, fill: Callable[[list[Tensor]], None]) -> bool:
         """Vectors that are needed once are made in buffers that others use too."""
+        factors, params = direction.factors(self._normalize), direction.params
+        if not any(factors):
+            return False
         lent = self._workspace.take(params, params)
         fill(lent)
         tensors.add_each(params, lent, factors)
         self._workspace.give(params, lent)
+        return True
 
     def along(self, gradients: Mapping[int, Tensor]) -> tuple[Tensor, Tensor] | None:
         """The product of the move with gradients, by their parameters' ids, and its length.

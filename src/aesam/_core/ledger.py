@@ -20,7 +20,7 @@ from aesam._core.guards import RandomState
 from aesam._core.health import Seen, Sighting, Sightings
 from aesam._core.local_gradients import LocalGradients
 from aesam._core.moved_forwards import MovedForwards
-from aesam._core.tensors import Workspace
+from aesam._core.tensors import Measured, Workspace
 from aesam.parts.part import Gradient, Memory, MemoryPart, Part
 
 _NO_MEMORY = Memory()
@@ -107,11 +107,11 @@ class Pending:
     the tensors of memories that it replaces, which then go back to the workspace. ``backwards`` are
     the backward passes that made the first gradient, where they were counted. ``carried`` is what
     parts have for after the base's update, by question. ``loss`` is that of the first pass where it
-    was told, ``sighting`` what the second one sees, ``seen`` that in plain
-    numbers. ``returned`` is what the base's update returned, once it has; ``afterwards`` then acts
-    for the parts that have something to do after it, those in ``acted`` have. ``of_loop`` is the
-    first gradient where the loop's own forward and backward are the second pass, and ``step()`` is
-    to make the direction of what they leave.
+    was told, ``sighting`` what the second one sees, ``seen`` that in plain numbers; ``numbers`` are
+    those of the first gradient, perhaps still on the device. ``returned`` is what the base's update
+    returned, once it has; ``afterwards`` then acts for the parts that have something to do after
+    it, those in ``acted`` have. ``of_loop`` is the first gradient where the loop's own forward and
+    backward are the second pass, and ``step()`` is to make the direction of what they leave.
     """
 
     after: Committed | None
@@ -119,6 +119,7 @@ class Pending:
     generators: Mapping[str, torch.Generator] = field(default_factory=dict[str, torch.Generator])
     ahead: SecondPass | None = None
     of_loop: Gradient | None = None
+    numbers: Measured | None = None
     norm_at_ascent: Tensor | None = None
     norm_of_direction: float = 0.0
     carried: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -119,9 +119,8 @@ class LocalGradients:
             return measured
         values = [own[id(p)] if id(p) in own else torch.zeros_like(p) for p in measured.params]
         scale = self._scale
-        norm, norms, _ = tensors.measure(values, each, [])
-        norms = [n / scale for n in norms]
-        return replace(measured, values=values, norm=norm / scale, scale=scale, norms=norms)
+        found = tensors.Measured(values, each, scale)
+        return replace(measured, values=values, norm=found.norm, scale=scale, norms=found.norms)
 
 
 def _keeper(local: LocalGradients, key: int) -> Callable[[tuple[Tensor, ...]], None]:

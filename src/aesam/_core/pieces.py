@@ -120,7 +120,7 @@ def set_apart(rests: Sequence[Tensor], targets: Sequence[Tensor], others: Sequen
 def dot(
     left: Sequence[Tensor],
     right: Sequence[Tensor],
-    factor: float,
+    factor: float | Tensor,
     shards_of: Sequence[Tensor],
     workspace: tensors.Workspace,
 ) -> Tensor:
@@ -133,15 +133,15 @@ def dot(
         workspace.give(shards_of, scratch)
         return found
     # A factor of usual size cannot bring a product back into range that was outside of it.
-    late = 1e-8 < factor < 1e8
-    early = 1.0 if late else factor
+    late = not isinstance(factor, Tensor) and 1e-8 < factor < 1e8
+    early = None if late else factor
     products = [torch.dot(_line(a, early), _line(b)) for a, b in pieces(left, right)]
     return torch.stack(products).sum() * (factor if late else 1.0)
 
 
-def _line(piece: list[Tensor], factor: float = 1.0) -> Tensor:
+def _line(piece: list[Tensor], factor: float | Tensor | None = None) -> Tensor:
     line = piece[0].reshape(-1) if len(piece) == 1 else _flatten_dense_tensors(piece)
-    return line if factor == 1.0 else line * factor
+    return line if factor is None else line * factor
 
 
 def scale_by_weights(values: Sequence[Tensor], params: Sequence[Tensor], offset: float) -> Tensor:

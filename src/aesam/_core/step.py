@@ -20,20 +20,90 @@ from aesam._core.construction import Parts
 from aesam._core.guards import Displacement, RandomState
 from aesam._core.health import Sighting, Sightings
 from aesam._core.ledger import Committed, Decided, Ledger, Pending, SecondPass, StepRecord
-from aesam._core.tensors import Workspace
+from aesam._core.tensors import Measured, Workspace
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
-from aesam.parts.part import Direction, Draws, Excursion, Gradient, Memory, Part, places_of
+from aesam.parts.part import (
+    Direction,
+    Draws,
+    Excursion,
+    Gradient,
+    Memory,
+    Part,
+    Present,
+    places_of,
+)
 from aesam.parts.policies import Decision, Observation, answer_of
 
 # Decide ------------------------------------------------------------------------------------
+
+
+def measure(
+    parts: Parts,
+    present: Present,
+    scale: float,
+    ledger: Ledger,
+    loss: Tensor | None,
+    drift: Tensor | None,
+    wait: bool,
+) -> tuple[Gradient, Measured]:
+    """The gradient and its numbers, left on the device where nobody needs them before the second.
+
+    Whoever finds the norm out of float32's range looks again while the gradient is there. Later is
+    too late: so more bits are used at once.
+    """
+    params, values, radii, groups = present
+    wait = wait or not parts.ascend_on_device or not values or tensors.is_here(values[0])
+    wait = wait or not tensors.has_wide_numbers(values[0]) or any(v.is_sparse for v in values)
+    each = parts.needs_norm_of_each
+    numbers = Measured(values, each, scale, late=not wait, loss=loss, drift=drift)
+    gradient = Gradient(
+        params,
+        values,
+        radii,
+        numbers,
+        scale,
+        norms=numbers.norms if wait else (),
+        groups=groups,
+        workspace=ledger.workspace,
+    )
+    return gradient, numbers
+
+
+def is_sound(numbers: Measured, scale: float) -> bool:
+    """Whether the gradient is finite; one that was changed after its backward is refused."""
+    if numbers.number("drift"):
+        unscaled = scale != 1.0
+        raise RuntimeError(messages.UNSCALED_BEFORE if unscaled else messages.EDITED_GRADIENTS)
+    norm, loss = numbers.norm, numbers.number("loss")
+    return math.isfinite(norm * norm) and math.isfinite(loss or 0.0)
+
+
+def may_go_on(pending: Pending, numbers: Measured) -> bool:
+    """Whether the gradient is finite, as far as is known where a second one is to come.
+
+    Without one, this is the only time that the host waits.
+    """
+    pending.numbers = numbers
+    if not numbers.is_known and (pending.ahead is None or not pending.ahead.ascends):
+        numbers.fetch()
+        if pending.record is not None:
+            known = numbers.norm * numbers.norm
+            pending.record = replace(pending.record, squared_norm=known)
+        return is_sound(numbers, pending.scale)
+    return True
+
+
+def may_compare(pending: Pending) -> bool:
+    """Whether another gradient could be the same as the first: not where that is not finite."""
+    return pending.numbers is None or is_sound(pending.numbers, pending.scale)
 
 
 def decide(
     parts: Parts,
     done: Committed,
     measured: Gradient,
-    loss: float | None,
+    numbers: Measured,
     random: RandomState | None,
     losses: Tensor | None,
     compensate: float | None,
@@ -44,7 +114,8 @@ def decide(
     ``drawn`` are the generators where the first pass has drawn from them.
     """
     drawn = _generators_at(done) if drawn is None else drawn
-    squared_norm = measured.squared_norm
+    squared_norm = measured.squared_norm if numbers.is_known else math.nan
+    loss = numbers.number("loss") if numbers.is_known else None
     of_members = {n.partition(".")[2]: g for n, g in drawn.items() if n.startswith("policy.")}
     now = Observation(done.step, squared_norm, drawn.get("policy"), loss, of_members)
     decision, policy_state = answer_of(parts.policy, now, done.policy)
@@ -210,7 +281,7 @@ def _placed(ascent: Ascent, along: Gradient, model: Any) -> Gradient:
     """With the places of its parameters in the model, where the ascent looks at them."""
     if not ascent.needs_places or model is None:
         return along
-    return replace(along, places=places_of(along.params, model))
+    return along.changed(places=places_of(along.params, model))
 
 
 def other_weights(parts: Parts, base: torch.optim.Optimizer, done: Committed) -> Direction | None:
@@ -276,6 +347,8 @@ def ascend(
     if measured.scale != 1.0:
         pending.norm_at_ascent = tensors.norm(measured.values)
     first = _keep_first(parts, measured, ledger.workspace)
+    if pending.numbers is not None:
+        pending.numbers.let_go()
     if not ahead.ascends:
         return first, None
     along = ledger.local.instead_of(measured, parts.needs_norm_of_each)
@@ -287,7 +360,8 @@ def ascend(
     )
     if ahead.radius_factor != 1.0:
         direction = replace(direction, gain=direction.gain * ahead.radius_factor)
-    return first, Displacement(direction, normalize, model, ledger.workspace)
+    own = direction.vectors is along.values  # which the second backward does not need
+    return first, Displacement(direction, normalize, model, ledger.workspace, overwrite=own)
 
 
 def _keep_first(parts: Parts, first: Gradient, workspace: Workspace) -> Gradient:
@@ -322,7 +396,17 @@ def finish_second_pass(
     params: list[Tensor],
     second: list[Tensor],
 ) -> None:
-    """Make ``d`` of both gradients, in place; one transfer to the host says if it is finite."""
+    """Make ``d`` of both gradients, in place; one transfer to the host says if it is finite.
+
+    It brings what is not yet known of the first, too.
+    """
+    numbers = pending.numbers
+    late = numbers if numbers is not None and not numbers.is_known else None
+    if late is not None and not parts.finish_on_device:
+        late.fetch()
+    if numbers is not None and numbers.is_known and not is_sound(numbers, first.scale):
+        _leave_out(ledger, pending, first, second)
+        return
     done = ledger.committed
     seen = pending.after or done  # after `observe`, which every step calls
     learned = {
@@ -339,12 +423,17 @@ def finish_second_pass(
     pending.carried["combine"] = parts.combine.combine(
         first, params, second, done.memory("combine"), pending.generators.get("combine")
     )
-    total, learned, numbers = _fetch(params, second, learned, asked)
+    total, learned, found = _fetch(params, second, learned, asked, late)
+    if late is not None and not is_sound(late, first.scale):
+        _leave_out(ledger, pending, first, second)
+        return
     pending.norm_of_direction = total
+    if pending.record is not None:
+        pending.record = replace(pending.record, squared_norm=first.squared_norm)
     if pending.norm_at_ascent is not None:
-        _refuse_other_scale(numbers.pop(0), first)
-    of_second = numbers.pop(0) / first.scale if looks else 0.0
-    pending.seen = sighting.fetched(numbers, first.norm, of_second)
+        _refuse_other_scale(found.pop(0), first)
+    of_second = found.pop(0) / first.scale if looks else 0.0
+    pending.seen = sighting.fetched(found, first.norm, of_second)
     if not math.isfinite(total):
         pending.after = None
     elif pending.after is not None:
@@ -362,6 +451,14 @@ def finish_second_pass(
         ledger.workspace.give(first.params, first.values)
 
 
+def _leave_out(ledger: Ledger, pending: Pending, first: Gradient, second: list[Tensor]) -> None:
+    """Do not take the step, and leave in ``p.grad`` what tells a loss scaler why."""
+    pending.after = None
+    tensors.scale(second, math.nan)
+    if first.values:
+        ledger.workspace.give(first.params, first.values)
+
+
 def _let_go(memory: Memory, *others: Memory) -> dict[Tensor, Tensor]:
     """The tensors of a memory that are in none of the others."""
     kept = {id(t) for other in others for t in other.tensors.values()}
@@ -375,12 +472,18 @@ def _fetch(
     second: list[Tensor],
     learned: Mapping[str, Memory],
     beside: list[Tensor],
+    late: Measured | None,
 ) -> tuple[float, dict[str, Memory], list[float]]:
-    """``‖d‖``, the numbers that were learned and those ``beside`` them, in one transfer."""
+    """``‖d‖``, the numbers that were learned, those ``beside`` them and late ones: one transfer."""
     total = tensors.norm(second, params).reshape(1)
     asked = [v for m in learned.values() for v in m.values.values() if isinstance(v, Tensor)]
-    wanted = [*asked, *beside]
-    norm, *found = tensors.to_host(torch.cat([total, *(n.reshape(1).to(total) for n in wanted)]))
+    of_first = [] if late is None else [late.vector]
+    wanted = [total, *(n.reshape(1) for n in (*asked, *beside)), *of_first]
+    norm, *found = tensors.to_host(torch.cat([n.to(total.device) for n in wanted]))
+    if late is not None:
+        count = late.vector.numel()
+        late.take(found[-count:])
+        found = found[:-count]
     if not math.isfinite(norm):  # beyond float32's squares, perhaps: look again
         norm = math.hypot(*tensors.norms(second))
     numbers = iter(found)

@@ -27,6 +27,9 @@ _PLAIN = frozenset({Tensor, Parameter})
 HALF = frozenset({torch.float16, torch.bfloat16})
 _DTYPE_AND_DEVICE = attrgetter("dtype", "device")
 _VERSION = attrgetter("_version")
+#: A power of two that factors are divided by: one over the norm of denormal numbers is too large.
+_HEADROOM = {torch.float32: 2.0**40, torch.bfloat16: 2.0**40}
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a number
 SAFE = 6e4  # every floating dtype holds it
 _BATCH = 1 << 20
 _KEPT = 4  # buffers of one parameter: its weights, two gradients and a memory
@@ -267,25 +270,132 @@ def norm_on_host(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None =
     return found if _is_trusted(found) else math.hypot(*norms(tensors, shards_of))
 
 
-def measure(
-    tensors: Sequence[Tensor], each: bool, beside: Sequence[Tensor]
-) -> tuple[float, list[float], list[float]]:
-    """The norm of all tensors together, of each where asked for, and the numbers ``beside``.
+class Measured:
+    """The norm of tensors, together and of each where asked for, and numbers ``beside`` it.
 
-    One transfer to the host brings all of them.
+    They stay on the device until the host first needs one, and one transfer then brings all.
+
+    Args:
+        tensors: what to measure.
+        each: whether each tensor is measured on its own too.
+        scale: what norms are divided by.
+        late: whether the host may ask for them after the tensors are gone. Nobody can look again
+            then, so more bits are used at once.
+        beside: numbers of the same transfer, by name; None where there is none.
     """
-    if not tensors:
-        return 0.0, [], [float(number) for number in beside]
-    vector = _power_norms(tensors, 2) if each else norm(tensors).reshape(1)
-    count = len(vector)
-    wanted = [vector, *(number.detach().reshape(1).to(vector) for number in beside)]
-    found = to_host(torch.cat(wanted) if beside else vector)
-    own, numbers = found[:count], found[count:]
-    total = math.hypot(*own) if each else own[0]
-    if not _is_trusted(total):
-        own = norms(tensors)
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        each: bool = False,
+        scale: float = 1.0,
+        late: bool = False,
+        **beside: Tensor | None,
+    ) -> None:
+        self._scale, self._each = scale, each
+        self._tensors: Sequence[Tensor] | None = tensors  # to look at again
+        self.is_late = late
+        found = _power_norms(tensors, 2, late) if tensors and (each or late) else norm(tensors)
+        own = (found if each else torch.linalg.vector_norm(found)).reshape(-1)
+        asked = {name: number for name, number in beside.items() if number is not None}
+        self._names, self._count = list(asked), own.numel()
+        beside_it = [n.detach().reshape(1).to(own) for n in asked.values()]  # pyright: ignore
+        self.vector = torch.cat([own, *beside_it])
+        self._own: list[float] = []
+        self._numbers: dict[str, float] | None = None
+        self._total = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the host has the numbers."""
+        return self._numbers is not None
+
+    @property
+    def total(self) -> Tensor:
+        """The norm of all tensors, not divided by the scale; still on the device."""
+        return torch.linalg.vector_norm(self.vector[: self._count])
+
+    @property
+    def norm(self) -> float:
+        """The norm of all tensors."""
+        self.fetch()
+        return self._total / self._scale
+
+    @property
+    def norms(self) -> list[float]:
+        """The norm of each, where asked for."""
+        self.fetch()
+        return [n / self._scale for n in self._own] if self._each else []
+
+    def number(self, name: str) -> float | None:
+        """The number beside it of this name; None where there is none."""
+        self.fetch()
+        return (self._numbers or {}).get(name)
+
+    def fetch(self) -> None:
+        """Bring the numbers to the host, unless they are there."""
+        if not self.is_known:
+            self.take(to_host(self.vector))
+
+    def take(self, found: Sequence[float]) -> None:
+        """The numbers of :attr:`vector`, which came with others."""
+        own = list(found[: self._count])
         total = math.hypot(*own)
-    return total, own if each else [], numbers
+        if not _is_trusted(total) and self._tensors is not None:
+            own = norms(self._tensors)
+            total = math.hypot(*own)
+        self._own, self._total = own, total
+        self._numbers = dict(zip(self._names, found[self._count :], strict=True))
+
+    def let_go(self) -> None:
+        """The tensors are about to be overwritten: nobody looks at them again."""
+        self._tensors = None
+
+
+def is_here(tensor: Tensor) -> bool:
+    """Whether the host reads the tensor's numbers without waiting for a device."""
+    return tensor.is_cpu
+
+
+def has_wide_numbers(tensor: Tensor) -> bool:
+    """Whether the tensor's device can sum squares that float32 cannot hold."""
+    return _widest(tensor.device) is torch.float64
+
+
+def add_on_device(
+    targets: Sequence[Tensor],
+    sources: Sequence[Tensor],
+    factors: Sequence[float],
+    factor: Tensor,
+    moves: Tensor,
+    overwrite: bool,
+) -> None:
+    """``targets[i] ← targets[i] + factors[i] · factor · sources[i]``, or stay where they are.
+
+    They stay unless ``moves``, whatever the sources hold: zero times infinity would be no number.
+    Both tensors are on the device and never fetched from it. ``overwrite`` the sources and no
+    memory is needed; else a million numbers at a time, or the largest source.
+    """
+    written, read = real(local(targets)), real(local(sources))
+    rows_of: dict[object, list[int]] = {}
+    for i, t in enumerate(read):
+        rows_of.setdefault((factors[i], t.dtype, t.device), []).append(i)
+    for rows in rows_of.values():
+        first = read[rows[0]]
+        bits = _BITS[first.element_size()]
+        headroom = _HEADROOM.get(first.dtype, 1.0)
+        own = (factor * (factors[rows[0]] / headroom)).to(first.device)
+        moved = moves.to(device=first.device, dtype=bits)
+        whole = [range(len(rows))]
+        for batch in whole if overwrite else _batches([read[i].numel() for i in rows]):
+            chosen = [rows[i] for i in batch]
+            made = [read[i] for i in chosen]
+            if overwrite:
+                torch._foreach_mul_(made, own)
+            else:
+                made = list(torch._foreach_mul(made, own))
+            torch._foreach_mul_([t.view(bits) for t in made], moved)
+            torch._foreach_add_([written[i] for i in chosen], made, alpha=headroom)
 
 
 def _is_trusted(found: float) -> bool:
@@ -296,7 +406,7 @@ def _is_trusted(found: float) -> bool:
 def dot(
     left: Sequence[Tensor],
     right: Sequence[Tensor],
-    factor: float,
+    factor: float | Tensor,
     scratch: Sequence[Tensor],
     shards_of: Sequence[Tensor],
 ) -> Tensor:
@@ -333,7 +443,7 @@ def _batches(sizes: list[int]) -> list[range]:
 
 
 def _dense_dot(
-    factor: float,
+    factor: float | Tensor,
     left: list[Tensor],
     right: list[Tensor],
     products: list[Tensor],
@@ -395,6 +505,11 @@ def _norms_alike(tensors: list[Tensor], order: int, wide: bool) -> Tensor:
 
 def _widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def widened(number: Tensor) -> Tensor:
+    """The same number in as many bits as its device has."""
+    return number.to(_widest(number.device))
 
 
 def _over_shards(vector: Tensor, tensors: Sequence[Tensor], order: int) -> Tensor:

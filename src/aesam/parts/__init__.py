@@ -13,7 +13,8 @@ weights, :mod:`~aesam.parts.trajectory` outputs held near those of earlier weigh
 
 Here is all that a new part needs: its base, what it is handed (:class:`Gradient`, :class:`Memory`,
 :class:`Workspace`, ``Draws``), what it returns, :func:`global_norm`, which is right for sharded
-parameters too, and ``checks`` of what its constructor is given.
+parameters too, :func:`on_device`, which marks what needs no number on the host, and ``checks`` of
+what its constructor is given.
 """
 
 from aesam.parts import (
@@ -50,6 +51,7 @@ from aesam.parts.part import (
     Tensors,
     Workspace,
     global_norm,
+    on_device,
     radius,
     rate,
 )
@@ -86,6 +88,7 @@ __all__ = [
     "global_norm",
     "low_rank",
     "noise",
+    "on_device",
     "policies",
     "radii",
     "radius",

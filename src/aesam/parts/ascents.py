@@ -10,7 +10,7 @@ import torch
 
 from aesam._core.tensors import to_host
 from aesam.parts import checks
-from aesam.parts.part import Direction, Draws, Gradient, Memory, MemoryPart
+from aesam.parts.part import Direction, Draws, Gradient, Memory, MemoryPart, on_device
 
 
 class Ascent(MemoryPart):
@@ -64,6 +64,7 @@ class AlongGradient(Ascent):
 
     overwrites = False
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         return _along(gradient)
 
@@ -107,7 +108,7 @@ def _along(gradient: Gradient, gain: float = 1.0) -> Direction:
         gradient.params,
         gradient.values,
         gradient.radii,
-        length=gradient.norm * gradient.scale,
+        length=gradient.length,
         scale=gradient.scale,
         gain=gain,
     )

@@ -7,7 +7,7 @@ import torch
 from aesam._core import pieces, tensors
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
-from aesam.parts.part import Direction, Draws, Gradient, Memory, dense
+from aesam.parts.part import Direction, Draws, Gradient, Memory, dense, on_device
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class AwayFromAverage(Ascent):
             sigma=checks.finite("sigma", self.sigma), decay=checks.decay("decay", self.decay)
         )
 
+    @on_device
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         return _averaged(gradient, memory, self.decay, dense(self, gradient.values))
 
@@ -77,6 +78,7 @@ class AlongAverage(Ascent):
     def __post_init__(self) -> None:
         self._keep(theta=checks.share("theta", self.theta))
 
+    @on_device
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         return _averaged(gradient, memory, 1.0 - self.theta, dense(self, gradient.values))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from aesam._core import pieces, tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors, rate
+from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors, on_device, rate
 
 
 class Combine(MemoryPart):
@@ -46,6 +46,7 @@ class Replace(Combine):
     False
     """
 
+    @on_device
     def combine(
         self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
@@ -75,6 +76,7 @@ class Mix(Combine):
     def __post_init__(self) -> None:
         self._keep(alpha=checks.finite("alpha", self.alpha))
 
+    @on_device
     def combine(
         self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
@@ -108,19 +110,21 @@ class SurrogateGap(Combine):
     def __post_init__(self) -> None:
         self._keep(alpha=checks.finite("alpha", self.alpha))
 
+    @on_device
     def combine(
         self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> None:
         both, g, g_s = _in_both(first, params, second)
-        length = first.norm * first.scale
-        if length == 0.0 or not both:
+        length = first.length
+        if not both or (not isinstance(length, Tensor) and length == 0.0):
             return
-        unit = min(1.0 / length, 1e38)  # g·unit has length 1: no square leaves the dtype's range
+        unit = _unit(length)
         along = pieces.dot(g, g_s, unit, both, first.workspace)
         norm = tensors.norm(second, params)
         cosine = along.to(norm) / (norm * (unit * length))
         share = cosine * length / norm  # g·g_s / ‖g_s‖²
-        own = 1.0 + self.alpha * torch.where(norm > 0.0, share, torch.zeros_like(share))
+        usable = (norm > 0.0) & torch.as_tensor(length > 0.0, device=norm.device)
+        own = 1.0 + self.alpha * torch.where(usable, share, torch.zeros_like(share))
         pieces.mix(g_s, g, own, -self.alpha)
         tensors.scale(_without(both, params, second), own)
 
@@ -163,6 +167,7 @@ class WeightedSharpness(Combine):
     def __post_init__(self) -> None:
         self._keep(gamma=checks.share_below_one("gamma", self.gamma))
 
+    @on_device
     def combine(
         self, first: Gradient, params: Tensors, second: Tensors, memory: Memory, generator: Draws
     ) -> _Rest:
@@ -190,6 +195,13 @@ class WeightedSharpness(Combine):
         rests = list(carried.values.values())
         carried.values.clear()  # first: given back twice, they would be lent to two
         carried.workspace.give([p for p, _ in rests], [rest for _, rest in rests])
+
+
+def _unit(length: float | Tensor) -> float | Tensor:
+    """What makes a vector of this length one of length 1: no square leaves the dtype's range."""
+    if not isinstance(length, Tensor):
+        return min(1.0 / length, 1e38)
+    return torch.where(length > 0.0, 1.0 / length, 0.0).clamp(max=1e38)
 
 
 def _in_both(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:

@@ -49,6 +49,12 @@ class Composed(Policy):
         return any(member.looks_at_loss for member in self.members())
 
     @property
+    def looks_at_norm(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a member does, or a composition of someone else's in :meth:`fires`."""
+        fires = type(self).fires
+        return fires not in _BY_MEMBERS or any(m.looks_at_norm for m in self.members())
+
+    @property
     def total_steps(self) -> int | None:
         """The length of the training, where a member asks for it and it is known."""
         told = [getattr(member, "total_steps", None) for member in self.members()]
@@ -233,6 +239,9 @@ class Warmup(Composed):
     def fires(self, now: Observation, wanted: Sequence[bool]) -> bool:
         return now.step >= self.steps and wanted[0]
 
+
+#: Those that look at what members decided and at nothing else.
+_BY_MEMBERS = {AllOf.fires, AnyOf.fires, Not.fires, Warmup.fires}
 
 OPERATORS.update({"&": AllOf, "|": AnyOf, "~": Not})
 

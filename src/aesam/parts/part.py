@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from aesam._core import tensors
-from aesam._core.tensors import Workspace
+from aesam._core.tensors import Measured, Workspace
 from aesam.parts import checks
 
 _GRAD = attrgetter("grad")
@@ -37,6 +37,48 @@ class Place(NamedTuple):
     module: nn.Module
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def on_device(method: Method) -> Method:
+    """Mark a part's method that never asks for ``gradient.norm`` or another number on the host.
+
+    It may then be called before the host knows whether the gradient is finite, which saves waiting
+    for the device once more; a step whose gradient is not leaves no trace of what it did. The mark
+    is the method's own: one that takes its place in a subclass needs it again.
+
+    Args:
+        method: ``direction`` of an ascent, ``observe``, ``learn`` or ``combine``.
+
+    >>> class Still(MemoryPart):
+    ...     @on_device
+    ...     def observe(self, gradient, memory):
+    ...         return memory
+    >>> stays_on_device(Still().observe)
+    True
+    """
+    vars(method)["stays_on_device"] = True
+    return method
+
+
+def stays_on_device(method: Callable[..., Any]) -> bool:
+    """Whether a method has the mark of :func:`on_device`."""
+    return getattr(method, "stays_on_device", False)
+
+
+class _Norm:
+    """A norm that is fetched from the device when it is first asked for."""
+
+    def __get__(self, gradient: Any, kind: object = None) -> float:
+        if gradient is None:
+            raise AttributeError("norm")  # no default
+        found = cast(float | Measured, vars(gradient)["norm"])
+        return found.norm if isinstance(found, Measured) else found
+
+    def __set__(self, gradient: Any, norm: float | Measured) -> None:
+        vars(gradient)["norm"] = norm
+
+
 @dataclass(frozen=True)
 class Gradient:
     """The gradient ``g`` over all parameters that have one, measured once.
@@ -45,7 +87,8 @@ class Gradient:
         params: the parameters that have a gradient, each once.
         values: the tensors in their ``p.grad``, which carry the factor ``scale``.
         radii: ``ρ`` of each one's group, negative where the group maximises.
-        norm: ``‖g‖`` of the true gradient, over all tensors, without ``scale``.
+        norm: ``‖g‖`` of the true gradient, over all tensors, without ``scale``. Asking for it may
+            wait for the device; ``length`` does not.
         scale: the factor of a loss scaler, above 0; 1 by default.
         unscaled_by: the factor that a scaler has taken from ``values`` already, and not from other
             gradients of the same backward; 1 by default.
@@ -63,13 +106,21 @@ class Gradient:
     params: Tensors
     values: Tensors
     radii: list[float]
-    norm: float
+    norm: _Norm = _Norm()  # a float for everyone
     scale: float = 1.0
     norms: Sequence[float] = ()
     groups: Sequence[Mapping[str, Any]] = ()
     places: Sequence[Sequence[Place]] = ()
     unscaled_by: float = 1.0
     workspace: Workspace = field(default_factory=Workspace, repr=False, compare=False)
+
+    @property
+    def length(self) -> float | Tensor:
+        """``‖g‖ · scale``, the norm of ``values``: on the device where nobody waits for it."""
+        found = vars(self)["norm"]
+        if isinstance(found, Measured) and found.is_late:
+            return found.total  # also where the host has it by now: the same bits either way
+        return self.norm * self.scale
 
     @property
     def squared_norm(self) -> float:
@@ -97,7 +148,11 @@ class Gradient:
 
     def with_values(self, values: Tensors) -> "Gradient":
         """The same measures with other tensors, copies for instance."""
-        return replace(self, values=values)
+        return self.changed(values=values)
+
+    def changed(self, **others: Any) -> "Gradient":
+        """The same with other fields; the norm is left where it is, on the device or here."""
+        return Gradient(**{**vars(self), **others})
 
 
 @dataclass(frozen=True)
@@ -109,7 +164,8 @@ class Direction:
         vectors: which way, a tensor for each of them.
         radii: how far, ``ρ`` of each one's group.
         length: what normalising divides by, measured like ``vectors``, loss scale included. If
-            it is infinite or NaN, the weights go nowhere and the update is skipped.
+            it is infinite or NaN, the weights go nowhere and the update is skipped. A tensor
+            without a dimension is left on its device.
         scale: what stands in its place without normalising, above 0; 1 by default.
         gain: a factor on all of it; 1 by default.
         fill: writes the vectors into buffers that it is lent, shaped like what this process holds
@@ -122,19 +178,40 @@ class Direction:
     params: Tensors
     vectors: Tensors
     radii: list[float]
-    length: float
+    length: float | Tensor
     scale: float = 1.0
     gain: float = 1.0
     fill: Callable[[Tensors], None] | None = None
 
     def factors(self, normalize: bool) -> list[float]:
         """What each vector is multiplied by; zeros where there is no direction."""
-        divisor = self.length if normalize else self.scale
+        length = self.length
+        if isinstance(length, Tensor):
+            (length,) = tensors.to_host(length.reshape(1))
+        divisor = length if normalize else self.scale
         if divisor == 0.0:
             return [0.0] * len(self.radii)
         if not math.isfinite(divisor):
             return [math.nan] * len(self.radii)
         return [radius * self.gain / divisor for radius in self.radii]
+
+    def move(self, normalize: bool, overwrite: bool = False) -> bool:
+        """Bring the parameters to where it goes; whether that may be elsewhere.
+
+        With a length on the device, nothing waits for it: where it is not finite they stay. That
+        takes memory for the largest vector, unless it may ``overwrite`` them.
+        """
+        if not isinstance(self.length, Tensor):
+            factors = self.factors(normalize)
+            if any(factors):
+                tensors.add_each(self.params, self.vectors, factors)
+            return any(factors)
+        length = tensors.widened(self.length)
+        moves = length.isfinite() & (length > 0.0) if normalize else length.isfinite()
+        divisor = torch.where(moves, length, 1.0) if normalize else self.scale
+        factor = self.gain / divisor * torch.ones_like(length)
+        tensors.add_on_device(self.params, self.vectors, self.radii, factor, moves, overwrite)
+        return True
 
 
 class Excursion:
@@ -356,27 +433,6 @@ class MemoryPart(Part):
     def settle(self, memory: Memory) -> Memory:
         """Called with what :meth:`learn` returned, its numbers fetched: what of it is kept."""
         return memory
-
-
-def read(
-    params: Tensors,
-    values: Tensors,
-    radii: list[float],
-    scale: float = 1.0,
-    each: bool = False,
-    *beside: Tensor | None,
-) -> tuple[Gradient, list[float | None]]:
-    """Measure the gradient in ``p.grad``: one transfer to the host, whatever the model's size.
-
-    ``each`` also measures every tensor on its own, and numbers ``beside`` it come along in the same
-    transfer.
-    """
-    asked = [number for number in beside if number is not None]
-    norm, norms, numbers = tensors.measure(values, each, asked)
-    of_each = [n / scale for n in norms]
-    measured = Gradient(params, values, radii, norm / scale, scale, of_each)
-    found = iter(numbers)
-    return measured, [None if number is None else next(found) for number in beside]
 
 
 class Present(NamedTuple):

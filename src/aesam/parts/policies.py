@@ -39,7 +39,8 @@ class Observation:
 
     Args:
         step: the index ``t`` of this step, from 0.
-        squared_norm: ``‖g‖²`` of the gradient at ``w``, over all parameters; finite.
+        squared_norm: ``‖g‖²`` of the gradient at ``w``, over all parameters; finite. NaN where it
+            is still on the device and the policy does not look (:attr:`Policy.looks_at_norm`).
         generator: to draw from, for policies with a ``seed``; None for others.
         loss: the loss at ``w``, for policies that ask for it (:attr:`Policy.looks_at_loss`): the
             mean over all processes, so that they never disagree. None where the caller has none.
@@ -98,6 +99,15 @@ class Policy(Part):
     #: Whether :attr:`Observation.loss` is wanted.
     looks_at_loss = False
 
+    #: Whether :attr:`Observation.squared_norm` is: if not, a step waits for the device once, not
+    #: twice. It belongs to ``decide``: a subclass that has its own looks, unless it says otherwise.
+    looks_at_norm = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "decide" in vars(cls) and "looks_at_norm" not in vars(cls):
+            cls.looks_at_norm = True
+
     def start(self) -> State:
         """The state before the first step."""
         return {}
@@ -134,6 +144,8 @@ class Always(Policy):
     True
     """
 
+    looks_at_norm = False
+
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         return Decision(True), state
 
@@ -147,6 +159,8 @@ class Never(Policy):
     """
 
     never_fires = True
+
+    looks_at_norm = False
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         return Decision(False), state
@@ -170,6 +184,8 @@ class Bernoulli(Policy):
 
     def __post_init__(self) -> None:
         self._keep(p=checks.probability("p", self.p), seed=checks.seed("seed", self.seed))
+
+    looks_at_norm = False
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         (draw,) = to_host(torch.rand(1, generator=now.generator, dtype=torch.float64))
@@ -203,6 +219,8 @@ class Scheduled(Policy):
             )
         self._keep(seed=checks.seed("seed", self.seed))
 
+    looks_at_norm = False
+
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         p = checks.probability(f"schedule({now.step})", self.schedule(now.step))
         (draw,) = to_host(torch.rand(1, generator=now.generator, dtype=torch.float64))
@@ -224,6 +242,8 @@ class Periodic(Policy):
 
     def __post_init__(self) -> None:
         self._keep(k=checks.whole("k", self.k, least=1))
+
+    looks_at_norm = False
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         return Decision(now.step % self.k == 0), state
@@ -251,6 +271,8 @@ class Late(Policy):
             after=checks.probability("after", self.after),
             total_steps=checks.whole_or_none("total_steps", self.total_steps, least=1),
         )
+
+    looks_at_norm = False
 
     def decide(self, now: Observation, state: State) -> tuple[Decision, State]:
         return Decision(now.step >= self.after * self._known_total_steps()), state

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient
-from aesam.parts.part import Direction, Draws, Gradient, Memory, rate
+from aesam.parts.part import Direction, Draws, Gradient, Memory, on_device, rate
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,14 @@ class FollowingRate(AlongGradient):
                 raise ValueError(f"lr_max must be above lr_min = {self.lr_min!r}, got {highest!r}")
             self._keep(lr_max=highest)
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         shares = {id(group): self._share(group) for group in gradient.groups}
         radii = [
             self._radius(own, shares[id(group)])
             for own, group in zip(gradient.radii, gradient.groups, strict=True)
         ]
-        return super().direction(replace(gradient, radii=radii), memory, generator)
+        return super().direction(gradient.changed(radii=radii), memory, generator)
 
     def _share(self, group: Mapping[str, Any]) -> float:
         """How far the group's rate is from the lowest to the highest, from 0 to 1."""
@@ -95,4 +96,4 @@ class WithinRise(AlongGradient):
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         most = self.rise / gradient.norm if gradient.norm > 0.0 else math.inf
         radii = [math.copysign(min(most, abs(own)), own) for own in gradient.radii]
-        return super().direction(replace(gradient, radii=radii), memory, generator)
+        return super().direction(gradient.changed(radii=radii), memory, generator)
