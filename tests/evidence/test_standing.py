@@ -58,10 +58,10 @@ def test_the_front_has_those_that_nobody_beats_at_the_same_or_a_lower_cost():
 
 
 def test_costs_are_measured_times_only_where_every_row_has_one():
-    rows = [replace(standing("erm", 50, 1.0), time=1.0), standing("sam", 90, 2.0)]
-    assert costs(rows) == {"erm": 1.0, "sam": 2.0}
+    rows = [replace(standing("ss-sam", 50, 1.5), time=1.6), standing("sam", 90, 2.0)]
+    assert costs(rows) == {"ss-sam": 1.5, "sam": 2.0}
     timed = [rows[0], replace(rows[1], time=2.5)]
-    assert costs(timed) == {"erm": 1.0, "sam": 2.5}
+    assert costs(timed) == {"ss-sam": 1.6, "sam": 2.5}
 
 
 def test_a_standing_counts_what_went_astray_and_a_lost_loss_as_guessing():
