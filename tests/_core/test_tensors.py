@@ -41,6 +41,13 @@ def test_the_norm_of_many_small_tensors_is_that_of_all_their_numbers(others):
     assert tensors.norm(given).item() == pytest.approx(norm_by_hand(given), rel=1e-6)
 
 
+def test_tensors_of_other_shapes_and_as_many_numbers_are_joined_too():
+    given = [torch.full((2, 6), float(i)) for i in range(200)]
+    assert tensors.norm(given).item() == pytest.approx(norm_by_hand(given), rel=1e-6)
+    turned = [t.reshape(3, 4) + 1.0 for t in given]
+    assert tensors.norm(turned).item() == pytest.approx(norm_by_hand(turned), rel=1e-6)
+
+
 def test_many_small_tensors_of_16_bits_are_summed_in_more():
     given = [torch.full((8,), 2.0**12, dtype=torch.float16) for _ in range(300)]
     assert tensors.norm(given).item() == pytest.approx(2.0**12 * math.sqrt(2400.0), rel=1e-6)

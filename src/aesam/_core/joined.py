@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-KIND = attrgetter("shape", "dtype", "device", "layout")
+_IS_CPU, _IS_SPARSE, _DTYPE = attrgetter("is_cpu"), attrgetter("is_sparse"), attrgetter("dtype")
 
 _SMALL = 1024  # numbers in a tensor; above it, copying costs more than one more operation
 _MANY = 128  # tensors; so many small ones fit a core's cache together
@@ -23,7 +23,8 @@ _MANY = 128  # tensors; so many small ones fit a core's cache together
 class _Plan(NamedTuple):
     """Which tensors of a list are joined, in batches, and where; and which are not."""
 
-    kinds: list[object]
+    dtype: torch.dtype
+    sizes: list[int]
     batches: list[tuple[list[int], list[Tensor], Tensor]]  # rows, a view for each, and all views
     others: list[int]
 
@@ -39,24 +40,17 @@ class _Joint(threading.local):
         self._plans: list[_Plan] = []
 
     def plan(self, tensors: Sequence[Tensor]) -> _Plan:
-        kinds: list[object] = list(map(KIND, tensors))
+        dtype, sizes = tensors[0].dtype, list(map(Tensor.numel, tensors))
         for plan in self._plans:
-            if plan.kinds == kinds:
+            if plan.sizes == sizes and plan.dtype is dtype:
                 return plan
-        self._plans = [self._new_plan(tensors, kinds), *self._plans[:3]]
+        small = [i for i, size in enumerate(sizes) if size <= _SMALL]
+        together = small if len(small) >= _MANY else []
+        others = sorted(set(range(len(sizes))).difference(together))
+        batches = [together[i : i + _MANY] for i in range(0, len(together), _MANY)]
+        placed = [(rows, *self._place(tensors, rows)) for rows in batches]
+        self._plans = [_Plan(dtype, sizes, placed, others), *self._plans[:3]]
         return self._plans[0]
-
-    def _new_plan(self, tensors: Sequence[Tensor], kinds: list[object]) -> _Plan:
-        small = [
-            i
-            for i, t in enumerate(tensors)
-            if t.numel() <= _SMALL and t.is_cpu and t.layout is torch.strided
-        ]
-        if len(small) < _MANY or len({tensors[i].dtype for i in small}) > 1:
-            return _Plan(kinds, [], list(range(len(tensors))))
-        batches = [small[i : i + _MANY] for i in range(0, len(small), _MANY)]
-        others = sorted(set(range(len(tensors))).difference(small))
-        return _Plan(kinds, [(rows, *self._place(tensors, rows)) for rows in batches], others)
 
     def _place(self, tensors: Sequence[Tensor], rows: list[int]) -> tuple[list[Tensor], Tensor]:
         dtype, sizes = tensors[rows[0]].dtype, [tensors[i].numel() for i in rows]
@@ -71,8 +65,12 @@ _JOINT = _Joint()
 
 
 def joined(tensors: Sequence[Tensor]) -> tuple[Iterator[Tensor], list[Tensor]]:
-    """Lines of many small tensors' numbers, each there until the next, and all other tensors."""
-    if len(tensors) < _MANY:
+    """Lines of many small tensors' numbers, each there until the next, and all other tensors.
+
+    The order of numbers within a tensor is not kept.
+    """
+    alike = len(tensors) >= _MANY and all(map(_IS_CPU, tensors))
+    if not alike or len(set(map(_DTYPE, tensors))) > 1 or any(map(_IS_SPARSE, tensors)):
         return iter(()), list(tensors)
     plan = _JOINT.plan(tensors)
     return _lines(plan, tensors), [tensors[i] for i in plan.others]
@@ -80,5 +78,10 @@ def joined(tensors: Sequence[Tensor]) -> tuple[Iterator[Tensor], list[Tensor]]:
 
 def _lines(plan: _Plan, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
     for rows, views, line in plan.batches:
-        torch._foreach_copy_(views, [tensors[i] for i in rows])
-        yield line
+        batch = [tensors[i] for i in rows]
+        try:
+            torch._foreach_copy_(views, batch)
+        except RuntimeError:  # as many numbers, in another shape
+            yield torch.cat([t.reshape(-1) for t in batch])
+        else:
+            yield line

@@ -21,11 +21,12 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import Parameter
 
-from aesam._core.joined import KIND, joined
+from aesam._core.joined import joined
 
 _PLAIN = frozenset({Tensor, Parameter})
 HALF = frozenset({torch.float16, torch.bfloat16})
 _DTYPE_AND_DEVICE = attrgetter("dtype", "device")
+_KIND = attrgetter("shape", "dtype", "device", "layout")
 _VERSION = attrgetter("_version")
 #: A power of two that factors are divided by: one over the norm of denormal numbers is too large.
 _HEADROOM = {torch.float32: 2.0**40, torch.bfloat16: 2.0**40}
@@ -160,7 +161,7 @@ class _Buffers(list[Tensor]):
 
     def __init__(self, buffers: Sequence[Tensor], kinds: list[object] | None = None) -> None:
         super().__init__(buffers)
-        self._kinds = list(map(KIND, self)) if kinds is None else kinds
+        self._kinds = list(map(_KIND, self)) if kinds is None else kinds
         self._ids = list(map(id, self))
 
     def are_like(self, kinds: list[object]) -> bool:
@@ -190,7 +191,7 @@ class Workspace:
     def take(self, owners: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
         """A buffer shaped like each tensor of ``like``, kept under the parameter it belongs to."""
         keys, wanted = tuple(map(id, owners)), local(like)
-        kinds: list[object] = list(map(KIND, wanted))
+        kinds: list[object] = list(map(_KIND, wanted))
         for i in reversed(range(len(self._together) if keys == self._owners else 0)):
             if self._together[i].are_like(kinds):
                 return self._together.pop(i)
@@ -212,7 +213,7 @@ class Workspace:
 
     def _one(self, owner: int, kind: object, like: Tensor) -> Tensor:
         held = self._single.get(owner)
-        if held and KIND(held[-1]) == kind:
+        if held and _KIND(held[-1]) == kind:
             return held.pop()
         return torch.empty_like(like, requires_grad=False)
 
