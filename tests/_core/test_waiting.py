@@ -463,12 +463,12 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("policy", LOOKS, ids=repr)
+@pytest.mark.parametrize("policy", LOOKS, ids=lambda p: type(p).__name__)
 def test_a_policy_looks_at_the_norm_unless_it_says_that_it_does_not(policy):
     assert policy.looks_at_norm is LOOKS[policy]
 
 
-@pytest.mark.parametrize("policy", [Loud(), Own(), Always() & Loud()], ids=repr)
+@pytest.mark.parametrize("policy", [Loud(), Own(), Always() & Loud()], ids=["loud", "own", "all"])
 def test_a_policy_of_someone_else_is_shown_the_norm(policy):
     w = nn.Parameter(torch.ones(2))
     opt = aesam.SharpnessAware(torch.optim.SGD([w], lr=0.1), policy=policy)
