@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import aesam
-from aesam._core import messages
+from aesam._core import messages, tensors
 from aesam.parts.chosen_ascents import Named
 from aesam.parts.policies import Always
 
@@ -137,8 +137,22 @@ CASES = [
 ]
 
 
+#: Those that wait for a device once, tried as if there were one (see ``_core/test_waiting``).
+AWAY = [
+    ("ddp", "sam"),
+    ("ddp, bucket views", "ss-sam"),
+    ("ddp, bucket views", "gsam"),
+    ("fsdp2", "sam"),
+    (GATHERED, "gsam"),
+    ("fsdp2", "functional-sam"),
+]
+
+
 def train_all(rank):
-    return {case: train(rank, *case) for case in CASES}
+    found = {case: train(rank, *case) for case in CASES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensors, "is_here", lambda _: False)
+        return found | {(*case, "away"): train(rank, *case) for case in AWAY}
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +171,16 @@ def test_two_processes_equal_one_on_the_whole_batch(kind, method, two_processes,
     matrix.right(*ROWS[kind], within=1e-10)
     if kind == "ddp":
         matrix.refused("DDP", "deciding inside no_sync()", messages.UNSYNCHRONISED)
+
+
+@pytest.mark.parametrize(("kind", "method"), AWAY)
+def test_so_they_do_where_the_norm_stays_on_the_device(kind, method, two_processes):
+    expected, used, squared_norm = one_process(method)
+    for ends, decisions, norm in (found[kind, method, "away"] for found in two_processes):
+        assert decisions == used
+        assert norm == pytest.approx(squared_norm, rel=1e-9)
+        for left, right in zip(ends, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(left), right, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("original", [False, True])
