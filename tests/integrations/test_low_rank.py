@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import pickle
 from functools import partial
 from pathlib import Path
 
@@ -319,6 +320,17 @@ def test_a_copy_goes_on_by_itself():
     assert same(weights(model), weights(other))
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_of_the_model_between_forward_and_backward_is_without_them(copied):
+    model, problem, opt = begun()
+    loss = problem.losses(0).mean()
+    other = copied(model)
+    loss.backward()
+    opt.step()
+    other.eval()
+    assert torch.equal(other(problem.x[0]), plain_output(other, problem.x[0]))
+
+
 def test_a_reference_forward_between_forward_and_backward_is_without_them():
     """DPO's: the same model with its adapters off, or all of it without gradients."""
     literal = Literal("sgd", rho=0.1)
@@ -538,6 +550,33 @@ def test_keywords_that_mean_nothing_to_it_are_refused():
     for name in ("lr_ratio", "rho"):
         with pytest.raises(ValueError, match=f"{name} must be a finite number >= 0"):
             aesam.BiLoRA(base, model, **{name: -1.0})
+
+
+def with_an_adapter_added(model):
+    model.add_adapter("more", LoraConfig(r=2, target_modules=["2"]))
+    model.set_adapter("more")
+
+
+def with_a_layer_no_longer_frozen(model):
+    for name, p in model.named_parameters():
+        p.requires_grad_(p.requires_grad or "lora" in name)
+
+
+@pytest.mark.parametrize("change", [with_an_adapter_added, with_a_layer_no_longer_frozen])
+def test_an_adapter_that_is_trained_later_is_refused_before_it_is_run(change):
+    model = adapted()
+    for name, p in model.named_parameters():
+        p.requires_grad_("lora" in name and ".2." not in name)
+    opt = aesam.BiLoRA(torch.optim.SGD(trained(model), lr=0.1), model)
+    bare(problem := Problem(model), opt, 0)
+    change(model)
+    opt.add_param_group({"params": [p for p in trained(model) if id(p) not in held_by(opt)]})
+    with pytest.raises(RuntimeError, match=r"adapter at \S+\.2 is trained and was not when"):
+        bare(problem, opt, 1)
+
+
+def held_by(opt):
+    return {id(p) for group in opt.param_groups for p in group["params"]}
 
 
 def test_gradients_that_were_made_by_hand_are_refused():

@@ -117,6 +117,29 @@ def _of_layer(path: str, layer: Any) -> list[Adapter]:
     return [Adapter(path, layer, name, down, up)]
 
 
+def trained_beside(model: nn.Module, known: Sequence[Adapter]) -> str:
+    """Where the model has a matrix of an adapter that is trained and not one of these, or "".
+
+    Quick where there is none: asked before every forward.
+
+    Args:
+        model: the model that the known ones are of.
+        known: those that were found when the optimizer was made.
+
+    >>> trained_beside(nn.Linear(2, 1), [])
+    ''
+    """
+    from peft.tuners.lora import LoraLayer
+
+    held = {id(p) for adapter in known for p in (adapter.down, adapter.up)}
+    for layer in model.modules():
+        if isinstance(layer, LoraLayer):
+            for p in _parameters_of(layer.lora_A) + _parameters_of(layer.lora_B):
+                if p.requires_grad and id(p) not in held:
+                    return next(path for path, module in model.named_modules() if module is layer)
+    return ""
+
+
 def _parameters_of(entry: Any) -> list[Tensor]:
     return list(entry.parameters()) if isinstance(entry, nn.Module) else [entry]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from aesam._core import tensors
-from aesam._core.adapters import Adapter, squared_norms, trained_adapters
+from aesam._core.adapters import Adapter, squared_norms, trained_adapters, trained_beside
 from aesam.parts import checks
 from aesam.parts.part import Draws, Excursion, Gradient, Memory, Tensors, radius, rate
 from aesam.parts.single_pass import BeforePass
@@ -27,6 +27,11 @@ ADAPTERS_REPLACED = """\
 the adapter at {path} is not the one that the optimizer was made for: it was unloaded, replaced or
 sharded since. Make the optimizer after the model is as it is trained; Bi-LoRA trains whole adapters
 (DDP), not the shards of FSDP2."""
+
+ADAPTER_ADDED = """\
+the adapter at {path} is trained and was not when the optimizer was made, so that no ascent stands
+beside it: it was added, or no longer frozen, since. Make the optimizer after the model is as it is
+trained."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +103,21 @@ class AscentAdapters(BeforePass):
     def before_pass(
         self, base: torch.optim.Optimizer, memory: Memory, generator: Draws
     ) -> Excursion:
-        replaced = [a.path for a in self.adapters if not a.is_there]
-        if replaced:
-            raise RuntimeError(ADAPTERS_REPLACED.format(path=replaced[0]))
+        self._refuse_changed()
         for p, kept in memory.tensors.items():
             _follow(p, kept)
         self._forget_cleared(memory)
         pairs = [(a, memory.tensors[a.down], memory.tensors[a.up]) for a in self.adapters]
         return _Branches(pairs)
+
+    def _refuse_changed(self) -> None:
+        """The model has the adapters that it had when the optimizer was made, and no others."""
+        replaced = [a.path for a in self.adapters if not a.is_there]
+        if replaced:
+            raise RuntimeError(ADAPTERS_REPLACED.format(path=replaced[0]))
+        added = "" if self.model is None else trained_beside(self.model, self.adapters)
+        if added:
+            raise RuntimeError(ADAPTER_ADDED.format(path=added))
 
     def _forget_cleared(self, memory: Memory) -> None:
         """What is left of gradients that were cleared without a step, by whoever it was."""
@@ -169,7 +181,7 @@ class _Branches(Excursion):
     """``y ← y + B (A x)`` at layers that have an adapter, from :meth:`move` to :meth:`restore`.
 
     No dropout and no scaling: ``B A`` is what is added to the layer's weight. Nothing stays in the
-    model, and an adapter that is off, inactive or merged has no branch.
+    model or in a copy of it, and an adapter that is off, inactive or merged has no branch.
 
     ``beside`` has the A and B of each adapter's branch, which take gradients.
     """
@@ -180,6 +192,9 @@ class _Branches(Excursion):
         self._beside = beside
         self._handles: list[Any] = []
         self._is_on = False
+
+    def __reduce__(self) -> Any:
+        return type(self), ((),)  # a copy of the model has the hooks, and they add nothing there
 
     def move(self) -> None:
         """Begin: the model's forwards are those at ``W + B A``."""
