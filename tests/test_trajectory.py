@@ -225,8 +225,9 @@ def test_micro_batches_are_refused_since_their_weights_are_not_known():
     close(weights(model), literal(steps=3))
 
 
-def test_two_forwards_of_one_backward_are_refused():
-    _, opt, problem = begun()
+@pytest.mark.parametrize("net", [mlp, stochastic_net])
+def test_two_forwards_of_one_backward_are_refused(net):
+    _, opt, problem = begun(net)
     (problem.losses(2, slice(4)).mean() + problem.losses(2, slice(4, 8)).mean()).backward()
     refused(opt, "is of 2")
 

@@ -90,8 +90,9 @@ class ComparedForwards:
         block.is_displaced = True
         block.will(displacement.restore)
         self._running = True
-        # Graphs of earlier forwards hold the weights, which will be theirs again to the bit.
-        held = tuple(p for p in model.parameters() if tensors.are_plain([p]))
+        # Graphs of earlier forwards hold weights and buffers, which will be theirs again to the bit.
+        every = (*model.parameters(), *model.buffers())
+        held = tuple(t for t in every if tensors.are_plain([t]))
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(held):
             displacement.move()
             logits, _ = _logits_and_loss(model(*args, **kwargs))
