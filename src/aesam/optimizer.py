@@ -632,7 +632,8 @@ class SharpnessAware(AroundBase):
     def _take(self, scaler: torch.amp.GradScaler | None) -> None:
         ledger = self._ledger
         if ledger.pending is None:
-            raise RuntimeError(messages.NOTHING_DECIDED)
+            moves = self.parts.move_before_pass
+            raise RuntimeError(messages.MOVES_FIRST if moves else messages.NOTHING_DECIDED)
         if ledger.pending.ahead is not None:
             raise RuntimeError(
                 "needs_second_pass() returned True: run the second pass inside "
