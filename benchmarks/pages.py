@@ -276,7 +276,7 @@ def _by_method(of: Iterable[str], shown: dict[str, str]) -> str:
 def _number(value: bool | float | None) -> str:
     if value is None:
         return "not used"
-    return str(value) if isinstance(value, bool) else f"{value:.3g}"
+    return str(value) if isinstance(value, bool) else f"{value:.4g}"
 
 
 #: In this order on the page; what else there is comes behind, by its name.

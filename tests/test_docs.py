@@ -158,6 +158,14 @@ def test_the_tables_are_the_measured_ones_and_those_of_the_records():
         assert any(f"<!-- {name} -->\n{table}\n" in text for text in PAGES.values()), name
 
 
+def test_a_default_is_shown_as_what_it_is_to_the_fourth_digit():
+    """An average that keeps 0.9995 is not one that keeps 1, which is not allowed."""
+    shown = re.findall(
+        r"^\| `decay` .*\(mesa\) \| [^|]+ \| (\S+) \|", PAGES["docs/methods.md"], re.MULTILINE
+    )
+    assert shown == ["0.9995"]
+
+
 def test_the_picture_is_of_the_measured_numbers():
     picture = program("picture")
     assert picture.description() in picture.PICTURE.read_text(), "run: benchmarks/picture.py"
