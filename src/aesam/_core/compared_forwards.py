@@ -90,7 +90,7 @@ class ComparedForwards:
         block.is_displaced = True
         block.will(displacement.restore)
         self._running = True
-        # Graphs of earlier forwards hold weights and buffers, which will be theirs again to the bit.
+        # Graphs of earlier forwards hold weights and buffers: theirs again to the bit, afterwards.
         every = (*model.parameters(), *model.buffers())
         held = tuple(t for t in every if tensors.are_plain([t]))
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(held):
