@@ -12,7 +12,7 @@ from support.commands import aesam
 from aesam.evidence import benches, settings
 from aesam.evidence.benches import FRESH_SEEDS, SEARCH_SEEDS, Bench
 from aesam.evidence.book import Book
-from aesam.evidence.contenders import ALL, CITED, FINALISTS, TRIGGERS, Contender
+from aesam.evidence.contenders import ALL, FINALISTS, SHARES, TRIGGERS, Contender
 from aesam.evidence.frontier_page import label_of_row
 from aesam.lab import validation
 from aesam.lab.data import data_record
@@ -125,14 +125,14 @@ def test_no_seed_that_settings_were_chosen_with_is_reported():
 @pytest.mark.parametrize("name", benches.BENCHES)
 def test_every_row_of_every_bench_can_be_run(name):
     bench = benches.BENCHES[name]
-    for contender in (*bench.contenders, *TRIGGERS, *CITED):
+    for contender in (*bench.contenders, *TRIGGERS, *SHARES):
         for base in (bench.base, bench.search):
             first = {r.name: r.start[0] for r in settings.ranges_of(bench, contender)}
             validation.check(settings.run_of(base, contender, 0, **first))
 
 
 def test_no_two_rows_have_the_same_name_or_label():
-    rows = [*ALL, *TRIGGERS, *CITED]
+    rows = [*ALL, *TRIGGERS, *SHARES]
     assert len({row.name for row in rows}) == len(rows)
     assert len({label_of_row(row) for row in ALL}) == len(ALL)
     (sparse,) = [row for row in ALL if row.name == "looksam-10"]
