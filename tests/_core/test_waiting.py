@@ -56,13 +56,13 @@ ONCE = {
     "gnp": aesam.GNP,
     "gsam": aesam.GSAM,
     "wsam": aesam.WSAM,
+    "looksam": METHODS["looksam"],
     "erm": METHODS["erm"],
 }
 
 #: Of those that need numbers in between: how many transfers a step with a second gradient has.
 MORE = {
     "ae-sam": (METHODS["ae-sam"], 2),
-    "looksam": (METHODS["looksam"], 2),
     "le-sam": (aesam.LESAM, 2),
     "sam-on": (
         lambda base, model: aesam.SharpnessAware(
@@ -234,6 +234,24 @@ def test_a_gradient_of_zero_stays_at_w_and_is_a_step():
         w.grad = torch.ones(2)
     opt.step()
     assert (w.tolist(), opt.last_step.squared_norm) == ([0.5, 0.5], 0.0)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-170])
+@pytest.mark.parametrize("here", [True, False], ids=["in memory", "away"])
+def test_a_gradient_of_zero_leaves_the_reused_direction_as_it_was(here, size, monkeypatch):
+    monkeypatch.setattr(tensors, "is_here", lambda _: here)
+    w = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    opt = aesam.LookSAM(torch.optim.SGD([w], lr=0.0), k=1, rho=2.0)
+    for first in ([3.0, 4.0], [size, 0.0]):
+        w.grad = torch.tensor(first, dtype=torch.float64)
+        assert opt.needs_second_pass()
+        with opt.perturbed():
+            w.grad = torch.tensor([1.0, 3.0], dtype=torch.float64)
+        opt.step()
+        kept = opt._ledger.committed.memory("between")
+        torch.testing.assert_close(kept.tensors[w], w.new_tensor([-0.8, 0.6]))
+        assert kept.number("norm") == pytest.approx(1.0)
+    assert opt.last_step.index == 1
 
 
 def test_vectors_that_a_part_keeps_are_not_written_to():

@@ -437,7 +437,10 @@ def finish_second_pass(
     if not math.isfinite(total):
         pending.after = None
     elif pending.after is not None:
-        kept = {name: parts.learners[name].settle(memory) for name, memory in learned.items()}
+        kept = {
+            name: parts.learners[name].settle(memory, first, seen.memory(name))
+            for name, memory in learned.items()
+        }
         pending.after = replace(pending.after, memories={**pending.after.memories, **kept})
         pending.released += [
             gone

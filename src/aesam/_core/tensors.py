@@ -454,7 +454,7 @@ def _dense_dot(
     if not left:
         return torch.zeros(())
     torch._foreach_copy_(products, left)
-    torch._foreach_mul_(products, factor)
+    scale(products, factor)
     torch._foreach_mul_(products, right)
     whole = _power_norms(products, 1, shards_of=shards_of).sum()
     torch._foreach_clamp_max_(products, 0.0)

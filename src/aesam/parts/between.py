@@ -8,7 +8,15 @@ import torch
 from aesam._core import tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors
+from aesam.parts.part import (
+    Draws,
+    Gradient,
+    Memory,
+    MemoryPart,
+    Tensors,
+    on_device,
+    to_unit_length,
+)
 
 
 class Between(MemoryPart):
@@ -68,6 +76,7 @@ class Reuse(Between):
     def __post_init__(self) -> None:
         self._keep(alpha=checks.finite("alpha", self.alpha))
 
+    @on_device
     def learn(
         self,
         first: Gradient,
@@ -77,12 +86,10 @@ class Reuse(Between):
         workspace: Workspace,
     ) -> Memory:
         """``g_v``, unscaled, and its norm: 0 where it is negligible beside ``g_s``."""
-        if first.squared_norm == 0.0:
-            return memory
         owners, g, g_s = _aligned(first, params, second)
         g_v = workspace.take(owners, g)
-        length = first.norm * first.scale
-        unit = min(1.0 / length, 1e38)  # g·unit has length 1: no square leaves the dtype's range
+        length = first.length
+        unit = to_unit_length(length)
         along = tensors.dot(g, g_s, unit, scratch=g_v, shards_of=owners)
         tensors.assign(g_v, g)
         tensors.scale(g_v, along / -(unit * length * length))
@@ -94,8 +101,13 @@ class Reuse(Between):
         kept = torch.where(usable, norm, torch.zeros_like(norm))
         return Memory({"norm": kept}, dict(zip(owners, g_v, strict=True)))
 
-    def settle(self, memory: Memory) -> Memory:
-        """Nothing where nothing can be reused: ``g_v`` may hold infinities then."""
+    def settle(self, memory: Memory, first: Gradient, before: Memory) -> Memory:
+        """Nothing where nothing can be reused: ``g_v`` may hold infinities then.
+
+        A ``g`` of zero says nothing of directions: what was known stays.
+        """
+        if first.squared_norm == 0.0:
+            return before
         return memory if memory.number("norm") > 0.0 else Memory()
 
     def check_memory(self, memory: Memory) -> None:

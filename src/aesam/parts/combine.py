@@ -9,7 +9,16 @@ from torch import Tensor
 from aesam._core import pieces, tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
-from aesam.parts.part import Draws, Gradient, Memory, MemoryPart, Tensors, on_device, rate
+from aesam.parts.part import (
+    Draws,
+    Gradient,
+    Memory,
+    MemoryPart,
+    Tensors,
+    on_device,
+    rate,
+    to_unit_length,
+)
 
 
 class Combine(MemoryPart):
@@ -118,7 +127,7 @@ class SurrogateGap(Combine):
         length = first.length
         if not both or (not isinstance(length, Tensor) and length == 0.0):
             return
-        unit = _unit(length)
+        unit = to_unit_length(length)
         along = pieces.dot(g, g_s, unit, both, first.workspace)
         norm = tensors.norm(second, params)
         cosine = along.to(norm) / (norm * (unit * length))
@@ -195,13 +204,6 @@ class WeightedSharpness(Combine):
         rests = list(carried.values.values())
         carried.values.clear()  # first: given back twice, they would be lent to two
         carried.workspace.give([p for p, _ in rests], [rest for _, rest in rests])
-
-
-def _unit(length: float | Tensor) -> float | Tensor:
-    """What makes a vector of this length one of length 1: no square leaves the dtype's range."""
-    if not isinstance(length, Tensor):
-        return min(1.0 / length, 1e38)
-    return torch.where(length > 0.0, 1.0 / length, 0.0).clamp(max=1e38)
 
 
 def _in_both(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:

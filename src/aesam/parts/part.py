@@ -430,8 +430,14 @@ class MemoryPart(Part):
     def check_memory(self, memory: Memory) -> None:
         """Raise a ValueError for a memory, read from a checkpoint, that no step leaves."""
 
-    def settle(self, memory: Memory) -> Memory:
-        """Called with what :meth:`learn` returned, its numbers fetched: what of it is kept."""
+    def settle(self, memory: Memory, first: Gradient, before: Memory) -> Memory:
+        """Say what is kept, when the host has all numbers: those of ``first``, too.
+
+        Args:
+            memory: what :meth:`learn` returned, its numbers fetched.
+            first: the first gradient.
+            before: the memory that :meth:`learn` was handed.
+        """
         return memory
 
 
@@ -507,6 +513,16 @@ def radius(group: dict[str, Any], rho: float) -> float:
     """
     own = checks.at_least_zero("rho of a parameter group", group.get("rho", rho))
     return -own if group.get("maximize", False) else own
+
+
+def to_unit_length(length: float | Tensor) -> float | Tensor:
+    """What makes a vector of this length one of length 1: no square leaves the dtype's range.
+
+    0 where there is no direction; a length on the device is left there.
+    """
+    if not isinstance(length, Tensor):
+        return min(1.0 / length, 1e38) if length > 0.0 else 0.0
+    return torch.where(length > 0.0, 1.0 / length, 0.0).clamp(max=1e38)
 
 
 def rate(group: Mapping[str, Any]) -> float:
