@@ -27,6 +27,7 @@ def test_compare_trains_all_of_them_and_reports_what_was_evaluated(tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "EMA: accuracy of an exponential average of the weights." in page
     assert "SAF: accuracy of" not in page  # the model's own weights are
+    assert "SAF: no outputs were compared, since that begins after epoch 5: trained as ERM." in page
 
 
 @pytest.mark.slow
@@ -45,6 +46,22 @@ def test_sharpness_measures_the_weights_that_were_evaluated(tmp_path, capsys):
     assert aesam("train", "--method", "ema", "--epochs", 1, *out) == 0
     assert aesam("sharpness", tmp_path / "run", "--samples", 16, "--grid", 3) == 0
     assert "sharpness" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "enough", "told"),
+    [
+        ("saf", ("--wait-epochs", 1, "--epochs-back", 1), "since that begins after epoch 5: train"),
+        ("swad", ("--optimum-patience", 1), "there was no start to average from"),
+        ("entropy-sgd", ("--inner-steps", 16), "w was never moved, since that takes 20 steps;"),
+    ],
+)
+def test_a_run_that_was_too_short_for_its_method_says_so(method, enough, told, tmp_path, capsys):
+    short = ("train", "--method", method, "--dataset", "synthetic", "--epochs", 2)
+    aesam(*short, "--out", tmp_path / "short")
+    assert told in capsys.readouterr().out
+    aesam(*short, *enough, "--out", tmp_path / "enough")
+    assert "train for longer" not in capsys.readouterr().out
 
 
 def test_a_batch_larger_than_what_is_left_to_train_on_is_refused_before_anything(tmp_path, capsys):

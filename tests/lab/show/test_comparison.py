@@ -5,6 +5,7 @@ from support.fixtures_report import compared, write_methods, write_short_run
 
 from aesam.lab.errors import UsageError
 from aesam.lab.show import as_text, results_sheet
+from aesam.lab.show.comparison_tables import explanation
 from aesam.lab.show.grouping import by_percent_sam
 
 
@@ -166,3 +167,13 @@ def test_the_same_run_twice_is_refused_with_both_folders(tmp_path):
         compared(tmp_path)
     assert str(first) in str(caught.value)
     assert str(second) in str(caught.value)
+
+
+def test_what_only_some_seeds_were_judged_by_is_said_with_these_seeds(tmp_path):
+    write_short_run(tmp_path, "swad", seed=0, evaluated="a mean")
+    write_short_run(tmp_path, "swad", seed=1, left_undone="there was no start")
+    write_short_run(tmp_path, "ema", seed=0, evaluated="an average")
+    (comparison,) = compared(tmp_path)
+    told = explanation(comparison)
+    assert "SWAD (seed 0): accuracy of a mean. SWAD (seed 1): there was no start." in told
+    assert "EMA: accuracy of an average." in told

@@ -33,6 +33,9 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         f"{kind} accuracy{judged} {accuracy:.2f} %{loss}, SAM on {summary['percent_sam']:.1f} % of "
         f"{summary['steps']} steps{more}, {summary['seconds']:.1f} s of training → {folder}"
     )
+    if "left_undone" in summary:
+        method, what = (wording.printable(summary[name]) for name in ("method", "left_undone"))
+        say(f"{method}: {what}; train for longer, or change its settings")
     if summary.get("health"):
         say(f"second gradients: {wording.printable(summary['health'].get('verdict'))}")
 

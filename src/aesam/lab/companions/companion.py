@@ -69,6 +69,10 @@ class Companion:
         """What is evaluated in the place of the model's parameters; None for these themselves."""
         return None
 
+    def left_undone(self) -> str:
+        """What a run that ends now was too short for, in words; empty if for nothing."""
+        return ""
+
     def state_dict(self) -> dict[str, Any]:
         """What going on needs, in types that ``weights_only`` reads."""
         return {}

@@ -106,6 +106,11 @@ class DenseAverage(Companion):
             all_of_them.merge(mean)
         return all_of_them.tensors or None
 
+    def left_undone(self) -> str:
+        if self._threshold is not None:
+            return ""
+        return "there was no start to average from, and the last weights were evaluated"
+
     _KEYS = ("epoch", "before", "threshold", "chosen", "above", "ended")
 
     def state_dict(self) -> dict[str, Any]:

@@ -76,6 +76,12 @@ class EarlierOutputs(Companion):
         here, there = (t.movedim(1, -1).flatten(0, -2) for t in (now, past))
         return self._weight * trajectory_loss(here, there, self._temperature)
 
+    def left_undone(self) -> str:
+        first = max(self._wait, self._back)
+        if self._epoch > first:
+            return ""
+        return f"no outputs were compared, since that begins after epoch {first}: trained as ERM"
+
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self._epoch, "kept": self._kept}
 

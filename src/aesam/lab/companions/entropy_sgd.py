@@ -63,7 +63,7 @@ class EntropySGD(torch.optim.Optimizer):
         seed: int = 0,
     ) -> None:
         self.optimizer = base
-        self._length = checks.whole("inner_steps", inner_steps, 1)
+        self.inner_steps = checks.whole("inner_steps", inner_steps, 1)
         self._rate = checks.positive("inner_lr", inner_lr)
         self._scope = checks.at_least_zero("scope", scope)
         self._scoping = checks.at_least_zero("scoping", scoping)
@@ -71,7 +71,7 @@ class EntropySGD(torch.optim.Optimizer):
         self._average = checks.share("inner_average", inner_average)
         self._outer = checks.positive("outer", outer)
         self._seed = checks.seed("seed", seed)
-        self._inner = self._rounds = 0  # steps of the dynamics since w moved, and moves of w
+        self._inner = self.rounds = 0  # steps of the dynamics since w moved, and moves of w
         self._anchor: list[Tensor] = []  # w, while the parameters are at w'
         self._mean: list[Tensor] = []
 
@@ -116,12 +116,12 @@ class EntropySGD(torch.optim.Optimizer):
             self._mean = [w.clone() for w in self._anchor]
         self._move()
         self._inner += 1
-        if self._inner == self._length:
+        if self._inner == self.inner_steps:
             self._step_of_w()
 
     def _move(self) -> None:
-        scope = self._scope * (1.0 + self._scoping) ** self._rounds
-        number = self._rounds * self._length + self._inner
+        scope = self._scope * (1.0 + self._scoping) ** self.rounds
+        number = self.rounds * self.inner_steps + self._inner
         source = draws.generator("langevin", self._seed, number) if self._noise else None
         for (p, decay), w, m in zip(self._params(), self._anchor, self._mean, strict=True):
             if p.grad is not None:
@@ -137,7 +137,7 @@ class EntropySGD(torch.optim.Optimizer):
             if p.grad is not None:
                 p.grad.copy_(self._outer * (w - m))
         self.optimizer.step()
-        self._inner, self._rounds = 0, self._rounds + 1
+        self._inner, self.rounds = 0, self.rounds + 1
         self._anchor, self._mean = [], []
 
     _KEYS = ("inner", "rounds", "anchor", "mean", "base")
@@ -145,7 +145,7 @@ class EntropySGD(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         return {
             "inner": self._inner,
-            "rounds": self._rounds,
+            "rounds": self.rounds,
             "anchor": self._anchor,
             "mean": self._mean,
             "base": self.optimizer.state_dict(),
@@ -153,12 +153,12 @@ class EntropySGD(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         found = checked_keys("entropy-sgd", state_dict, self._KEYS)
-        inner = checked_count("entropy-sgd: inner", found["inner"], self._length - 1)
+        inner = checked_count("entropy-sgd: inner", found["inner"], self.inner_steps - 1)
         rounds = checked_count("entropy-sgd: rounds", found["rounds"])
         like = [p for p, _ in self._params()] if inner else []
         anchor, mean = (checked_tensors(n, found[n], like) for n in ("anchor", "mean"))
         self.optimizer.load_state_dict(found["base"])
-        self._inner, self._rounds, self._anchor, self._mean = inner, rounds, anchor, mean
+        self._inner, self.rounds, self._anchor, self._mean = inner, rounds, anchor, mean
 
 
 def entropy_sgd(
@@ -184,3 +184,8 @@ class AtAnchor(Companion):
 
     def weights(self) -> Sequence[Tensor]:
         return self._base.weights()
+
+    def left_undone(self) -> str:
+        if self._base.rounds:
+            return ""
+        return f"w was never moved, since that takes {self._base.inner_steps} steps"

@@ -55,9 +55,27 @@ def explanation(comparison: Comparison) -> str:
 
 
 def judged_by(comparison: Comparison) -> list[str]:
-    """A sentence for each row whose accuracy is of other weights than the last ones."""
-    found = {row.label: row.runs[0].summary.get("evaluated") for row in comparison.rows}
-    return [f"{label}: accuracy of {wording.printable(e)}." for label, e in found.items() if e]
+    """Which weights an accuracy is of, if not the last ones; and what runs were too short for."""
+    return [
+        f"{told}."
+        for row in comparison.rows
+        for name, before in (("evaluated", "accuracy of "), ("left_undone", ""))
+        for told in _said_of_runs(row, name, before)
+    ]
+
+
+def _said_of_runs(row: MethodRow, name: str, before: str) -> list[str]:
+    """What summaries say under a name; with the seeds, where not all of them say the same."""
+    seeds: dict[str, list[int]] = {}
+    for run in row.runs:
+        if run.summary.get(name):
+            seeds.setdefault(wording.printable(run.summary[name]), []).append(run.seed)
+    of_all = len(row.runs)
+    return [
+        f"{row.label}{'' if len(of) == of_all else f' (seed {wording.whole_numbers(of)})'}: "
+        f"{before}{text}"
+        for text, of in seeds.items()
+    ]
 
 
 def went_astray(comparison: Comparison) -> list[str]:

@@ -363,6 +363,8 @@ class Trainer:
         }
         if self._companion.weights() is not None:
             summary["evaluated"] = self._companion.evaluates
+        if self._companion.left_undone():
+            summary["left_undone"] = self._companion.left_undone()
         if self._accelerator.is_main_process:
             self._folder.write_summary(summary)
         self._accelerator.wait_for_everyone()
