@@ -26,7 +26,7 @@ ROOMS = [
         "_core.adapters",
         "_core.tensors",
         "_core.joined",
-        "_core.noise",
+        "_core.normals",
         "_core.pieces",
         "_core.messages",
     },

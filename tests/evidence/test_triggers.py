@@ -11,7 +11,7 @@ from aesam.evidence import benches, settings, triggers
 from aesam.evidence.benches import Bench
 from aesam.evidence.contenders import TRIGGERS
 from aesam.evidence.standing import Difference, Standing
-from aesam.evidence.triggers_page import Against, sentences
+from aesam.evidence.triggers_page import TriggerPair, sentences
 from aesam.lab.data import data_record
 
 BENCH = benches.BENCHES["digits-40"]
@@ -56,7 +56,7 @@ def test_the_adaptive_trigger_is_compared_with_others_of_its_kind_and_p_is_corre
     ],
 )
 def test_every_outcome_has_its_sentence(found, p, told):
-    (sentence,) = sentences(BENCH, [], [Against("adaptive", "coin", found, p)], 0.5)
+    (sentence,) = sentences(BENCH, [], [TriggerPair("adaptive", "coin", found, p)], 0.5)
     assert told in sentence
     assert sentence.startswith("digits, 40 % wrong labels, without reuse: adaptive against coin")
 
@@ -64,7 +64,7 @@ def test_every_outcome_has_its_sentence(found, p, told):
 def test_settings_at_an_edge_give_no_verdict():
     found = Difference(30, 1.0, 0.6, 1.4, 0.001)
     edge = replace(standing("coin", {1: 1.0}), at_edge=("rho",))
-    (sentence,) = sentences(BENCH, [edge], [Against("adaptive", "coin", found, 0.006)], 0.5)
+    (sentence,) = sentences(BENCH, [edge], [TriggerPair("adaptive", "coin", found, 0.006)], 0.5)
     assert "no verdict, since the settings of coin are at an edge" in sentence
 
 

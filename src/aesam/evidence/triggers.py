@@ -18,7 +18,7 @@ from aesam.evidence.contenders import TRIGGERS
 from aesam.evidence.course import Course, Places
 from aesam.evidence.frontier_page import as_page
 from aesam.evidence.standing import Difference, Standing, difference, holm
-from aesam.evidence.triggers_page import Against, drawing_of, sentences, sheet_of
+from aesam.evidence.triggers_page import TriggerPair, drawing_of, sentences, sheet_of
 from aesam.lab import files, validation
 from aesam.lab.cli.compare import tell_failures
 from aesam.lab.cli.console import console, say
@@ -106,7 +106,7 @@ class Triggers:
         say(f"written: {path}, .txt and .svg")
 
 
-def compared(standings: Sequence[Standing]) -> list[Against]:
+def compared(standings: Sequence[Standing]) -> list[TriggerPair]:
     """The adaptive trigger against every other of its kind, corrected together (Holm)."""
     by_name: Mapping[str, Standing] = {s.name: s for s in standings}
     found: dict[tuple[str, str], Difference] = {}
@@ -117,4 +117,4 @@ def compared(standings: Sequence[Standing]) -> list[Against]:
             if apart is not None:
                 found[ours, name] = apart
     p_values = holm({name: apart.p_value for (_, name), apart in found.items()})
-    return [Against(ours, name, apart, p_values[name]) for (ours, name), apart in found.items()]
+    return [TriggerPair(ours, name, apart, p_values[name]) for (ours, name), apart in found.items()]

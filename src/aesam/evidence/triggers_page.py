@@ -29,7 +29,7 @@ REUSE = "-reuse"
 
 
 @dataclass(frozen=True)
-class Against:
+class TriggerPair:
     """The adaptive trigger against another, both with reuse or both without."""
 
     ours: str
@@ -42,7 +42,7 @@ def _trigger(name: str) -> str:
     return name.removesuffix(REUSE)
 
 
-def sheet_of(bench: Bench, standings: Sequence[Standing], pairs: Sequence[Against]) -> Sheet:
+def sheet_of(bench: Bench, standings: Sequence[Standing], pairs: Sequence[TriggerPair]) -> Sheet:
     """Two groups: without reuse, and with it."""
     by_name = {pair.theirs: pair for pair in pairs}
 
@@ -70,14 +70,14 @@ def sheet_of(bench: Bench, standings: Sequence[Standing], pairs: Sequence[Agains
 
 
 def sentences(
-    bench: Bench, standings: Sequence[Standing], pairs: Sequence[Against], wanted: float
+    bench: Bench, standings: Sequence[Standing], pairs: Sequence[TriggerPair], wanted: float
 ) -> list[str]:
     """Whether the adaptive trigger is better than each other, worse, or as good; with reasons."""
     edge = {s.name for s in standings if s.at_edge}
     return [_sentence(bench, pair, wanted, edge & {pair.ours, pair.theirs}) for pair in pairs]
 
 
-def _sentence(bench: Bench, pair: Against, wanted: float, edge: set[str]) -> str:
+def _sentence(bench: Bench, pair: TriggerPair, wanted: float, edge: set[str]) -> str:
     reuse = "with reuse" if pair.ours.endswith(REUSE) else "without reuse"
     about = (
         f"{bench.title}, {reuse}: adaptive against {_trigger(pair.theirs)} "
@@ -86,7 +86,7 @@ def _sentence(bench: Bench, pair: Against, wanted: float, edge: set[str]) -> str
     return f"{about}: {_told(bench, pair, wanted, edge)}."
 
 
-def _told(bench: Bench, pair: Against, wanted: float, edge: set[str]) -> str:
+def _told(bench: Bench, pair: TriggerPair, wanted: float, edge: set[str]) -> str:
     found = pair.found
     if edge:
         return f"no verdict, since the settings of {' and '.join(sorted(edge))} are at an edge"
@@ -102,7 +102,7 @@ def _told(bench: Bench, pair: Against, wanted: float, edge: set[str]) -> str:
     return told if narrow else f"{told} (± {found.half_width:.{places}f}, {wanted:g} was asked for)"
 
 
-def drawing_of(bench: Bench, pairs: Sequence[Against]) -> Drawing:
+def drawing_of(bench: Bench, pairs: Sequence[TriggerPair]) -> Drawing:
     """The intervals of all differences, around a line at none."""
 
     def paint(_: Figure, axes: Axes) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aesam._core import noise, tensors
+from aesam._core import normals, tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.combine import Combine
@@ -79,8 +79,8 @@ class FilterNoise(BeforePass):
         params = list(sizes)
 
         def draw(vectors: Tensors) -> None:
-            noise.fill_with_normals(vectors, params, generator)
-            noise.scale_by_filters(vectors, params, list(sizes.values()))
+            normals.fill(vectors, params, generator)
+            normals.scale_by_filters(vectors, params, list(sizes.values()))
 
         return Direction(params, [], [1.0] * len(params), length=1.0, fill=draw)
 
@@ -182,7 +182,7 @@ class AnticorrelatedNoise(Combine):
         deviations = _trained(base)
         owners = list(deviations)
         drawn = workspace.take(owners, owners)
-        noise.fill_with_normals(drawn, owners, generator)
+        normals.fill(drawn, owners, generator)
         tensors.scale_each(drawn, list(deviations.values()))
         new = dict(zip(owners, drawn, strict=True))
         return _Exchange(new, memory.tensors), Memory(after, new)

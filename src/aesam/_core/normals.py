@@ -14,7 +14,7 @@ from torch import Tensor
 from aesam._core import tensors
 
 
-def fill_with_normals(
+def fill(
     buffers: Sequence[Tensor], params: Sequence[Tensor], generator: torch.Generator | None
 ) -> None:
     """Standard normal numbers in each buffer, which is shaped like this process's part of a param.
