@@ -144,19 +144,29 @@ def _line(piece: list[Tensor], factor: float | Tensor | None = None) -> Tensor:
     return line if factor is None else line * factor
 
 
-def scale_by_weights(values: Sequence[Tensor], params: Sequence[Tensor], offset: float) -> Tensor:
-    """``values ← T² values`` with ``T = |params| + offset``; gives ``‖T values‖``."""
+def scale_by_weights(
+    values: Sequence[Tensor], params: Sequence[Tensor], offset: float, wide: bool = False
+) -> Tensor:
+    """``values ← T² values`` with ``T = |params| + offset``; gives ``‖T values‖``.
+
+    A ``wide`` sum holds the squares of all numbers.
+    """
 
     def factors(w: list[Tensor]) -> list[Tensor]:
         t = list(torch._foreach_abs(w))
         torch._foreach_add_(t, offset)
         return t
 
-    return _scale_twice(values, params, params, factors)
+    return _scale_twice(values, params, params, factors, wide)
 
 
-def scale_by_fisher(values: Sequence[Tensor], params: Sequence[Tensor], root: float) -> Tensor:
-    """``values ← T² values`` with ``T² = 1 / (1 + (root · values)²)``; gives ``‖T values‖``."""
+def scale_by_fisher(
+    values: Sequence[Tensor], params: Sequence[Tensor], root: float, wide: bool = False
+) -> Tensor:
+    """``values ← T² values`` with ``T² = 1 / (1 + (root · values)²)``; gives ``‖T values‖``.
+
+    A ``wide`` sum holds the squares of all numbers.
+    """
 
     def factors(v: list[Tensor]) -> list[Tensor]:
         t = list(torch._foreach_mul(v, root))
@@ -165,7 +175,7 @@ def scale_by_fisher(values: Sequence[Tensor], params: Sequence[Tensor], root: fl
         torch._foreach_rsqrt_(t)
         return t
 
-    return _scale_twice(values, params, values, factors)
+    return _scale_twice(values, params, values, factors, wide)
 
 
 def _scale_twice(
@@ -173,6 +183,7 @@ def _scale_twice(
     params: Sequence[Tensor],
     sources: Sequence[Tensor],
     factors: Callable[[list[Tensor]], list[Tensor]],
+    wide: bool,
 ) -> Tensor:
     """``values ← T² values``, ``T`` made of the sources; gives ``‖T values‖``, on the device."""
     if not params:
@@ -181,14 +192,13 @@ def _scale_twice(
         v, source = (tensors.real(tensors.local(each)) for each in (values, sources))
         t = factors(source)
         torch._foreach_mul_(v, t)
-        length = tensors.norm(v, params)
+        length = tensors.norm(v, params, wide)
         torch._foreach_mul_(v, t)
         return length
     found: list[Tensor] = []
-    wide = torch.float32 if params[0].dtype in tensors.HALF else None
     for v, source in pieces(values, sources):
         t = factors(source)
         torch._foreach_mul_(v, t)
-        found += torch._foreach_norm(v, 2, wide)
+        found += torch._foreach_norm(v, 2, tensors.dtype_of_norms(v[0], wide))
         torch._foreach_mul_(v, t)
     return torch.linalg.vector_norm(torch.stack(found))

@@ -360,8 +360,20 @@ def ascend(
     )
     if ahead.radius_factor != 1.0:
         direction = replace(direction, gain=direction.gain * ahead.radius_factor)
+    if measured.is_late:
+        direction = _where_finite(direction, measured)
     own = direction.vectors is along.values  # which the second backward does not need
     return first, Displacement(direction, normalize, model, ledger.workspace, overwrite=own)
+
+
+def _where_finite(direction: Direction, measured: Gradient) -> Direction:
+    """The same without a length where the gradient is not finite, which the host cannot say yet.
+
+    An ascent along some of the tensors, or along an average, may have one.
+    """
+    length, total = direction.length, torch.as_tensor(measured.length)
+    length = length.to(total) if isinstance(length, Tensor) else length * torch.ones_like(total)
+    return replace(direction, length=torch.where(total.isfinite(), length, math.nan))
 
 
 def _keep_first(parts: Parts, first: Gradient, workspace: Workspace) -> Gradient:

@@ -247,15 +247,18 @@ def lengths(tensors: Sequence[Tensor]) -> Tensor:
     return _power_norms(tensors, 2)
 
 
-def norm(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> Tensor:
+def norm(
+    tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None, wide: bool = False
+) -> Tensor:
     """The Euclidean norm of all tensors together, left on the device of the first.
 
-    ``shards_of`` are the tensors whose shards these are, where they are buffers of one rank.
+    ``shards_of`` are the tensors whose shards these are, where they are buffers of one rank. A
+    ``wide`` sum holds the squares of all numbers: for those that nobody looks at again.
     """
     if not tensors:
         return torch.zeros(())
-    if not are_plain(shards_of or tensors):
-        return torch.linalg.vector_norm(_power_norms(tensors, 2, shards_of=shards_of))
+    if wide or not are_plain(shards_of or tensors):
+        return torch.linalg.vector_norm(_power_norms(tensors, 2, wide, shards_of))
     lines, others = joined(tensors)
     found = [_norms_alike([line], 2, wide=False) for line in lines]
     if others:
@@ -361,6 +364,13 @@ def is_here(tensor: Tensor) -> bool:
 def has_wide_numbers(tensor: Tensor) -> bool:
     """Whether the tensor's device can sum squares that float32 cannot hold."""
     return _widest(tensor.device) is torch.float64
+
+
+def zero_up_to(least: float | Tensor, number: float | Tensor) -> float | Tensor:
+    """The number, or 0 where it is at most ``least``; on the device where both are."""
+    if isinstance(number, Tensor):
+        return torch.where(number <= least, 0.0, number)
+    return 0.0 if number <= least else number
 
 
 def add_on_device(
@@ -495,13 +505,16 @@ def _power_norms(
 
 
 def _norms_alike(tensors: list[Tensor], order: int, wide: bool) -> Tensor:
-    """The norms of tensors of one dtype on one device; of 16-bit numbers in 32 bits."""
-    dtype = torch.float32 if tensors[0].dtype in HALF else None
-    if wide:
-        dtype = _widest(tensors[0].device)
-        if tensors[0].is_complex():
-            dtype = dtype.to_complex()
-    return torch.stack(torch._foreach_norm(tensors, order, dtype))
+    """The norms of tensors of one dtype on one device."""
+    return torch.stack(torch._foreach_norm(tensors, order, dtype_of_norms(tensors[0], wide)))
+
+
+def dtype_of_norms(tensor: Tensor, wide: bool) -> torch.dtype | None:
+    """What squares are summed in: of 16-bit numbers 32 bits, ``wide`` as many as there are."""
+    if not wide:
+        return torch.float32 if tensor.dtype in HALF else None
+    dtype = _widest(tensor.device)
+    return dtype.to_complex() if tensor.is_complex() else dtype
 
 
 def _widest(device: torch.device) -> torch.dtype:

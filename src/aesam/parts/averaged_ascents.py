@@ -42,15 +42,14 @@ class AwayFromAverage(Ascent):
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         return _averaged(gradient, memory, self.decay, dense(self, gradient.values))
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         found = zip(gradient.values, memory.of(gradient.params), strict=True)
         rows = [(v, m) for v, m in found if m is not None]
         written, averages = [v for v, _ in rows], [m for _, m in rows]
         tensors.add(written, averages, -self.sigma * gradient.scale)
-        length = tensors.norm_on_host(gradient.values)
         rounding = 4.0 * tensors.largest_eps(gradient.values) if rows else 0.0
-        if length <= rounding * gradient.norm * gradient.scale:
-            length = 0.0
+        length = tensors.zero_up_to(rounding * gradient.length, gradient.length_of(gradient.values))
         return Direction(
             gradient.params, gradient.values, gradient.radii, length, scale=gradient.scale
         )
@@ -82,9 +81,10 @@ class AlongAverage(Ascent):
     def observe(self, gradient: Gradient, memory: Memory) -> Memory:
         return _averaged(gradient, memory, 1.0 - self.theta, dense(self, gradient.values))
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         averages = [m for m in memory.of(gradient.params) if m is not None]
-        length = tensors.norm_on_host(averages, shards_of=gradient.params)
+        length = gradient.length_of(averages, shards_of=gradient.params)
         return Direction(gradient.params, averages, gradient.radii, length)
 
 

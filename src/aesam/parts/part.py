@@ -115,12 +115,33 @@ class Gradient:
     workspace: Workspace = field(default_factory=Workspace, repr=False, compare=False)
 
     @property
+    def is_late(self) -> bool:
+        """Whether lengths stay on the device: the host asks after the second gradient only."""
+        found = vars(self)["norm"]
+        return isinstance(found, Measured) and found.is_late
+
+    @property
     def length(self) -> float | Tensor:
         """``‖g‖ · scale``, the norm of ``values``: on the device where nobody waits for it."""
-        found = vars(self)["norm"]
-        if isinstance(found, Measured) and found.is_late:
-            return found.total  # also where the host has it by now: the same bits either way
+        if self.is_late:  # also where the host has it by now: the same bits either way
+            return cast(Measured, vars(self)["norm"]).total
         return self.norm * self.scale
+
+    def length_of(self, vectors: Tensors, shards_of: Tensors | None = None) -> float | Tensor:
+        """The norm of other vectors together, left where :attr:`length` is.
+
+        Args:
+            vectors: tensors of any dtypes and shapes.
+            shards_of: the parameters, where the vectors are buffers like this process's part of
+                each; None, the default, where they are whole.
+
+        >>> g = Gradient([torch.zeros(1)], [torch.ones(1)], radii=[0.05], norm=1.0)
+        >>> g.length_of([torch.tensor([3.0, 4.0])])
+        5.0
+        """
+        if self.is_late:
+            return tensors.norm(vectors, shards_of, wide=True)
+        return tensors.norm_on_host(vectors, shards_of)
 
     @property
     def squared_norm(self) -> float:

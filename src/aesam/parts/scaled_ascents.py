@@ -10,7 +10,7 @@ from torch import Tensor
 from aesam._core import pieces, tensors
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
-from aesam.parts.part import Direction, Draws, Gradient, Memory, dense
+from aesam.parts.part import Direction, Draws, Gradient, Memory, dense, on_device
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,19 @@ class WithWeights(Ascent):
             adapt_all=checks.flag("adapt_all", self.adapt_all),
         )
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         gradient = _of_usual_size(gradient)
         values, params = dense(self, gradient.values), gradient.params
         adapted = [self.adapt_all or p.ndim > 1 for p in params]
         eta = min(self.eta, tensors.largest_number(params))
-        scaled = pieces.scale_by_weights(
-            list(compress(values, adapted)), list(compress(params, adapted)), eta
-        )
-        others = tensors.norm([v for v, chosen in zip(values, adapted, strict=True) if not chosen])
-        return _along(gradient, scaled, others)
+        chosen, wide = list(compress(values, adapted)), gradient.is_late
+        others = [v for v, is_chosen in zip(values, adapted, strict=True) if not is_chosen]
+        norms = [tensors.norm(others, wide=wide)] if others else []
+        if chosen:
+            owners = list(compress(params, adapted))
+            norms.insert(0, pieces.scale_by_weights(chosen, owners, eta, wide))
+        return _along(gradient, norms)
 
 
 @dataclass(frozen=True)
@@ -68,30 +71,33 @@ class WithFisher(Ascent):
     def __post_init__(self) -> None:
         self._keep(eta=checks.at_least_zero("eta", self.eta))
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         gradient = _of_usual_size(gradient)
         root = self.eta**0.5 / gradient.scale
         values = dense(self, gradient.values)
-        return _along(gradient, pieces.scale_by_fisher(values, gradient.params, root))
+        wide = gradient.is_late
+        return _along(gradient, [pieces.scale_by_fisher(values, gradient.params, root, wide)])
 
 
 def _of_usual_size(gradient: Gradient) -> Gradient:
-    """The same gradient with a factor that keeps its square within every dtype's range."""
-    size = gradient.norm * gradient.scale
-    if size == 0.0 or 1e-10 < size < 1e10:
+    """The same gradient with a factor that keeps its square within every dtype's range.
+
+    As it is where squares are summed in more bits, on the device.
+    """
+    size = gradient.length
+    if isinstance(size, Tensor) or size == 0.0 or 1e-10 < size < 1e10:
         return gradient
     unit = min(1.0 / size, 1e38)
     tensors.scale(gradient.values, unit)
     return replace(gradient, scale=gradient.scale * unit)
 
 
-def _along(gradient: Gradient, first: Tensor, *others: Tensor) -> Direction:
+def _along(gradient: Gradient, norms: list[Tensor]) -> Direction:
     """Along the gradient's values as they are now; norms of its parts are still on the device."""
-    norms = tensors.to_host(torch.stack([first, *(norm.to(first) for norm in others)]))
-    return Direction(
-        gradient.params,
-        gradient.values,
-        gradient.radii,
-        length=math.hypot(*norms),
-        scale=gradient.scale,
-    )
+    if gradient.is_late:
+        length = tensors.norm(norms, wide=True)
+    else:
+        alike = [norm.to(norms[0]) for norm in norms]
+        length = math.hypot(*tensors.to_host(torch.stack(alike))) if norms else 0.0
+    return Direction(gradient.params, gradient.values, gradient.radii, length, scale=gradient.scale)
