@@ -231,7 +231,7 @@ def test_gradients_of_any_size_move_the_weights_as_from_the_host(ascent, size, m
     here, away = (
         displaced("float32", h, monkeypatch, ASCENTS[ascent], size) for h in (True, False)
     )
-    torch.testing.assert_close(here, away, rtol=0.0, atol=5e-3)  # denormal numbers have few bits
+    torch.testing.assert_close(here, away, rtol=5e-3, atol=5e-3)  # denormals have few bits
 
 
 @pytest.mark.parametrize("size", [1e30, 1e22, 1e-22, 1e-30, 1e-41])
