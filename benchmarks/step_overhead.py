@@ -2,15 +2,17 @@
 
     make bench
 
-Times, side by side in one run, on the tensor shapes of real models: the base optimizer's own step
-(SGD with momentum and weight decay), one SAM step of aesam, of pytorch_optimizer and of bare
-foreach operations (:mod:`bare_steps`), one AE-SAM step that takes no second gradient, and one step
-of each variant, with its bare operations where its rule has some of its own. What counts is the
-extra time over the base step, as a ratio. Prints a table and writes JSON with the environment it
-ran in.
+Times, on the tensor shapes of real models: the base optimizer's own step (SGD with momentum and
+weight decay), one SAM step of aesam, of pytorch_optimizer and of bare foreach operations
+(:mod:`bare_steps`), one AE-SAM step that takes no second gradient, and one step of each variant,
+with its bare operations where its rule has some of its own. A few at a time are side by side, SGD
+and SAM always among them, so that memory for all is not needed at once. What counts is the extra
+time over the base step beside it, as a ratio. Prints a table and writes JSON with the environment
+it ran in.
 """
 
 import argparse
+import gc
 import math
 import statistics
 import time
@@ -61,10 +63,10 @@ class ManyNorms(nn.Module):
 class Prepared:
     """Parameters whose two gradients are ready, so that a backward pass costs an assignment."""
 
-    def __init__(self, shapes: list[Shape]) -> None:
+    def __init__(self, gradients: list[list[Tensor]]) -> None:
         torch.manual_seed(0)
-        self.params = [nn.Parameter(torch.randn(s)) for s in shapes]
-        self._gradients = [[torch.randn(s) for s in shapes] for _ in range(2)]
+        self.params = [nn.Parameter(torch.randn_like(g)) for g in gradients[0]]
+        self._gradients = list(gradients)  # never written to: all have the same
         self.first, self.second = ([g.clone() for g in each] for each in self._gradients)
 
     def refresh(self) -> None:
@@ -149,14 +151,25 @@ STEPS = {
 }
 
 
-def measure(shapes: list[Shape], repeats: int) -> dict[str, float]:
-    """Median milliseconds of each, interleaved so that a slow moment of the machine hits all.
+ROUNDS = [
+    ("sgd", "sam", "bare_sam", "skipped", "pytorch_optimizer_sam"),
+    *(("sgd", "sam", name, *[f"bare_{name}"] * (name in BARE)) for name in VARIANTS),
+]
+
+Milliseconds = dict[str, float]
+
+
+def measure(shapes: list[Shape], names: tuple[str, ...], repeats: int) -> Milliseconds:
+    """Medians of some steps, interleaved so that a slow moment of the machine hits all of them.
 
     Of this process's own time, since others may want the core. Gradients are made anew before each
     step, as a backward pass would: what was changed in place would drift into numbers that are slow
     to compute with.
     """
-    made = {name: (data := Prepared(shapes), make(data)) for name, make in STEPS.items()}
+    gc.collect()  # optimizers of the round before, which hold themselves
+    torch.manual_seed(1)
+    gradients = [[torch.randn(s) for s in shapes] for _ in range(2)]
+    made = {name: (data := Prepared(gradients), STEPS[name](data)) for name in names}
     times: dict[str, list[float]] = {name: [] for name in made}
     for turn in range(repeats + 3):
         for name, (data, step) in made.items():
@@ -168,14 +181,26 @@ def measure(shapes: list[Shape], repeats: int) -> dict[str, float]:
     return {name: statistics.median(ts) * 1e3 for name, ts in times.items()}
 
 
-def ratios(ms: dict[str, float]) -> dict[str, float]:
-    extra = {name: ms[name] - ms["sgd"] for name in ms}
-    return {
-        "sam_over_theirs": extra["sam"] / extra["pytorch_optimizer_sam"],
-        "skipped_over_sgd": extra["skipped"] / ms["sgd"],
-        **{f"{name}_over_bare": extra[name] / extra[f"bare_{name}"] for name in BARE},
-        **{f"{name}_over_sam": extra[name] / extra["sam"] for name in VARIANTS},
-    }
+def over_rounds(rounds: list[Milliseconds]) -> Milliseconds:
+    """The time of each step; of those in several rounds the median."""
+    return {name: statistics.median(ms[name] for ms in rounds if name in ms) for name in STEPS}
+
+
+def ratios(rounds: list[Milliseconds]) -> dict[str, float]:
+    """Of times that were side by side in one round."""
+    found: dict[str, float] = {}
+    for ms in rounds:
+        extra = {name: ms[name] - ms["sgd"] for name in ms}
+        if "skipped" in ms:
+            found["sam_over_theirs"] = extra["sam"] / extra["pytorch_optimizer_sam"]
+            found["skipped_over_sgd"] = extra["skipped"] / ms["sgd"]
+        for name in BARE:
+            if f"bare_{name}" in ms:
+                found[f"{name}_over_bare"] = extra[name] / extra[f"bare_{name}"]
+        for name in VARIANTS:
+            if name in ms:
+                found[f"{name}_over_sam"] = extra[name] / extra["sam"]
+    return found
 
 
 def missed(found: dict[str, float]) -> list[str]:
@@ -203,8 +228,8 @@ def main() -> None:
         f"{'shapes':<12} {'SGD':>9} {'SAM extra':>10} {'theirs':>9} {'ratio':>14} {'skipped':>18}"
     )
     for name, shapes in SHAPES.items():
-        ms = measure(shapes(), options.repeats)
-        found, target = ratios(ms), TARGETS[name]
+        rounds = [measure(shapes(), names, options.repeats) for names in ROUNDS]
+        ms, found, target = over_rounds(rounds), ratios(rounds), TARGETS[name]
         wanted = {**target, "sam_over_bare": SAM_BARE}
         wanted |= {f"{variant}_over_sam": VARIANT for variant in VARIANTS}
         wanted |= {f"{variant}_over_bare": VARIANT_BARE for variant in BARE if variant != "sam"}
