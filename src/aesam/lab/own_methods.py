@@ -13,6 +13,7 @@ from aesam.lab.companions.companion import Companion
 from aesam.lab.companions.dense_average import DenseAverage
 from aesam.lab.companions.earlier_outputs import EarlierOutputs
 from aesam.lab.companions.entropy_sgd import AtAnchor, entropy_sgd
+from aesam.mesa import TEMPERATURE
 from aesam.registry import OF_THE_LAB, MethodRecord, Registry, Setting
 
 EMA_DECAY = Setting(
@@ -136,15 +137,6 @@ WEIGHT = Setting(
     allowed="≥ 0",
     grid=(0.1, 0.3, 0.8, 2.0),
     least=0.0,
-)
-TEMPERATURE = Setting(
-    "temperature",
-    5.0,
-    "what logits are divided by before they are compared",
-    symbol="τ",
-    allowed="> 0",
-    least=0.0,
-    is_open=True,
 )
 EPOCHS_BACK = Setting(
     "epochs_back",

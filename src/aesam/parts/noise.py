@@ -16,7 +16,7 @@ from aesam._core import normals, tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.combine import Combine
-from aesam.parts.part import Direction, Draws, Gradient, Memory, Tensors, radius
+from aesam.parts.part import Direction, Draws, Gradient, Memory, Tensors, radius, trained
 from aesam.parts.single_pass import BeforePass
 
 
@@ -75,7 +75,7 @@ class FilterNoise(BeforePass):
         self, base: torch.optim.Optimizer, memory: Memory, generator: Draws
     ) -> Direction | None:
         grown = self.factor(memory.number("steps"))
-        sizes = {p: size * grown for p, size in _trained(base).items()}
+        sizes = {p: size * grown for p, size in _sizes(base).items()}
         params = list(sizes)
 
         def draw(vectors: Tensors) -> None:
@@ -179,7 +179,7 @@ class AnticorrelatedNoise(Combine):
         after = {"steps": steps + 1.0}
         if self.stop < 1.0 and steps >= self.stop * self._known_total_steps():
             return _Exchange({}, memory.tensors), Memory(after)
-        deviations = _trained(base)
+        deviations = _sizes(base)
         owners = list(deviations)
         drawn = workspace.take(owners, owners)
         normals.fill(drawn, owners, generator)
@@ -197,13 +197,8 @@ class AnticorrelatedNoise(Combine):
             carried.done.append(tensors.add(moved, vectors, factor))
 
 
-def _trained(base: torch.optim.Optimizer) -> dict[Tensor, float]:
-    """The parameters that are trained, each once, with the ``rho`` of its group."""
+def _sizes(base: torch.optim.Optimizer) -> dict[Tensor, float]:
+    """The ``rho`` of each parameter that is trained, that of its group."""
     rho = base.defaults.get("rho", 0.0)
-    found: dict[Tensor, float] = {}
-    for group in base.param_groups:
-        size = abs(radius(group, rho))
-        for p in group["params"]:
-            if p.requires_grad:
-                found.setdefault(p, size)
-    return found
+    of_group = {id(group): abs(radius(group, rho)) for group in base.param_groups}
+    return {p: of_group[id(group)] for p, group in trained(base.param_groups).items()}

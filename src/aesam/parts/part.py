@@ -494,6 +494,16 @@ def with_gradient(groups: Iterable[dict[str, Any]], rho: float) -> Present:
     return Present(params, values, radii, owners)
 
 
+def trained(groups: Iterable[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
+    """The parameters that are trained, each once and in the groups' order, with its group."""
+    found: dict[Tensor, dict[str, Any]] = {}
+    for group in groups:
+        for p in group["params"]:
+            if p.requires_grad:
+                found.setdefault(p, group)
+    return found
+
+
 def dense(part: Part, values: Tensors) -> Tensors:
     """The tensors, if none of them is sparse; else an error that says what to do."""
     if any(t.layout is not torch.strided for t in values):

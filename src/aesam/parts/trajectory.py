@@ -14,7 +14,7 @@ from aesam._core import pieces, tensors
 from aesam._core.tensors import Workspace
 from aesam.parts import checks
 from aesam.parts.ascents import Ascent
-from aesam.parts.part import Direction, Draws, Memory, Tensors
+from aesam.parts.part import Direction, Draws, Memory, Tensors, trained
 
 
 def trajectory_loss(now: Tensor, past: Tensor, temperature: float = 5.0) -> Tensor:
@@ -95,7 +95,7 @@ class TowardAverage(Ascent):
         return bool(memory.tensors) and memory.number("steps") >= self.wait
 
     def other_weights(self, base: torch.optim.Optimizer, memory: Memory) -> Direction | None:
-        params = [p for p in _trained(base) if p in memory.tensors]
+        params = [p for p in trained(base.param_groups) if p in memory.tensors]
 
         def from_here(vectors: Tensors) -> None:
             tensors.assign(vectors, [memory.tensors[p] for p in params])
@@ -113,14 +113,9 @@ class TowardAverage(Ascent):
         generator: Draws,
         workspace: Workspace,
     ) -> tuple[None, Memory]:
-        owners = _trained(base)
+        owners = list(trained(base.param_groups))
         averages = workspace.take(owners, owners)
         last = [memory.tensors.get(p, p) for p in owners]
         pieces.blend(averages, last, owners, self.decay, 1.0 - self.decay)
         after = {"steps": memory.number("steps") + 1.0}
         return None, Memory(after, dict(zip(owners, averages, strict=True)))
-
-
-def _trained(base: torch.optim.Optimizer) -> list[Tensor]:
-    every = [p for group in base.param_groups for p in group["params"] if p.requires_grad]
-    return list(dict.fromkeys(every))
