@@ -145,6 +145,12 @@ AWAY = [
     ("fsdp2", "sam"),
     (GATHERED, "gsam"),
     ("fsdp2", "functional-sam"),
+    ("ddp", "looksam"),
+    ("fsdp2", "looksam"),
+    ("fsdp2", "asam"),
+    ("fsdp2", "f-sam"),
+    ("fsdp2", "vasso"),
+    ("fsdp2", NAMED),
 ]
 
 

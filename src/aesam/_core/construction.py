@@ -94,7 +94,7 @@ class Parts:
     def ascend_on_device(self) -> bool:
         """Whether nobody needs a number on the host between both gradients."""
         policy, observers = self.policy, self.observers.values()
-        looks = policy.looks_at_norm or policy.looks_at_loss or self.needs_norm_of_each
+        looks = policy.looks_at_norm or policy.looks_at_loss
         asked = [self.ascent.direction, *(part.observe for part in observers)]
         return not looks and all(map(stays_on_device, asked))
 

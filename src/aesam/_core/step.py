@@ -55,7 +55,7 @@ def measure(
     params, values, radii, groups = present
     wait = wait or not parts.ascend_on_device or not values or tensors.is_here(values[0])
     wait = wait or not tensors.has_wide_numbers(values[0]) or any(v.is_sparse for v in values)
-    each = parts.needs_norm_of_each
+    each = parts.needs_norm_of_each and wait
     numbers = Measured(values, each, scale, late=not wait, loss=loss, drift=drift)
     gradient = Gradient(
         params,

@@ -95,6 +95,7 @@ class RandomSubset(Ascent):
     def needs_norm_of_each(self) -> bool:
         return self.beta < 1.0
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         count = len(gradient.values)
         draws = to_host(torch.rand(count, generator=generator, dtype=torch.float64))

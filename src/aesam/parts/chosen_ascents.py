@@ -10,7 +10,7 @@ from torch import nn
 
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
-from aesam.parts.part import Direction, Draws, Gradient, Memory, Place, places_of
+from aesam.parts.part import Direction, Draws, Gradient, Memory, Place, on_device, places_of
 
 _NORM = re.compile("Norm(?!al(?!i))")  # LayerNorm, Normalization, but not NormalNoise
 
@@ -29,6 +29,7 @@ class _Chosen(Ascent):
         """Whether what stands there takes part; one of a shared parameter's places is enough."""
         raise TypeError(f"{type(self).__name__} must define takes(place)")
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
         rows = zip(range(len(gradient.params)), gradient.places, strict=True)
         chosen = [i for i, places in rows if any(map(self.takes, places))]

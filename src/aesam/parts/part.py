@@ -154,14 +154,21 @@ class Gradient:
         return math.isfinite(self.squared_norm)
 
     def over(self, chosen: Sequence[int]) -> "Gradient":
-        """The gradient over the tensors with these indices only; needs ``norms``."""
-        norms = [self.norms[i] for i in chosen]
-        return replace(
-            self,
+        """The gradient over the tensors with these indices only.
+
+        It needs ``norms``, except where lengths stay on the device: those are measured again there.
+        """
+        values = [self.values[i] for i in chosen]
+        norms = [] if self.is_late else [self.norms[i] for i in chosen]
+        norm: float | Measured = math.hypot(*norms)
+        if self.is_late and values:
+            norm = Measured(values, scale=self.scale, late=True)
+            norm.let_go()  # they may be overwritten
+        return self.changed(
             params=[self.params[i] for i in chosen],
-            values=[self.values[i] for i in chosen],
+            values=values,
             radii=[self.radii[i] for i in chosen],
-            norm=math.hypot(*norms),
+            norm=norm,
             norms=norms,
             groups=[self.groups[i] for i in chosen] if self.groups else (),
             places=[self.places[i] for i in chosen] if self.places else (),
