@@ -522,6 +522,21 @@ def test_what_has_no_rows_is_refused():
     assert opt.last_step is None
 
 
+def test_rows_that_two_numbers_could_be_are_refused():
+    class TimeFirst(WithLoss):
+        def forward(self, x, y, *others):
+            return (self.net(x).sum(0) - y).square().mean()
+
+    model = TimeFirst(mlp())
+    opt = aesam.SubSAM(BASES["sgd"](model.parameters()), model, replay=True)
+    x, y = torch.ones(5, 8, 3, dtype=torch.float64), torch.ones(8, 2, dtype=torch.float64)
+    with pytest.raises(TypeError, match="have 5 as have 8: which of them is the batch"):
+        model(x, y)
+    model(x, y, torch.ones(5)).backward()  # as most have
+    opt.step()
+    assert opt.last_step.used_sam
+
+
 def test_an_error_of_the_model_on_some_rows_says_where_it_is_from():
     class Eight(WithLoss):
         def forward(self, x, y):

@@ -193,6 +193,12 @@ replay=True with a sub-batch found no rows in what the model is given: tensors w
 dimension is the batch, in arguments, tuples, lists, dicts and dataclasses. Give it such, or use
 opt.step(losses) without replay."""
 
+WHICH_ROWS = """\
+replay=True with a sub-batch takes rows of those tensors that have as many as most have, and as many
+tensors that the model is given have {one} as have {other}: which of them is the batch? Give it
+tensors whose first dimension is the batch (batch_first=True), and keep others, class weights for
+instance, in the model; or use opt.step(losses) without replay."""
+
 OF_SOME_ROWS = """\
 This came of the forward that sub-batch ascent (replay=True) makes on some rows of the batch: of
 each tensor argument that has as many rows as most have. If the model cannot run on them, use

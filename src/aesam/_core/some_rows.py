@@ -149,14 +149,16 @@ def loss_in(output: Any) -> Tensor:
 def _of_rows(args: Any, kwargs: Any, rows: slice) -> tuple[Any, Any]:
     """The same arguments with these rows of every tensor that has the batch's rows.
 
-    Those are as many as most tensors have; of two numbers that are as common the first one's.
+    Those are as many as most tensors have; where two numbers are as common, nobody knows which.
     """
     if any(isinstance(each, PackedSequence) for each in (*args, *kwargs.values())):
         raise TypeError(messages.NO_ROWS)
     lengths = Counter(len(t) for t in trees.tensors_in((args, kwargs)) if t.dim())
     if not lengths:
         raise TypeError(messages.NO_ROWS)
-    ((batch, _),) = lengths.most_common(1)
+    (batch, count), *others = lengths.most_common(2)
+    if others and others[0][1] == count:
+        raise TypeError(messages.WHICH_ROWS.format(one=batch, other=others[0][0]))
 
     def some(tensor: Tensor) -> Tensor:
         found = tensor[rows] if tensor.dim() and len(tensor) == batch else tensor

@@ -118,8 +118,8 @@ class SubBatch(Samples):
     By ``step(losses)``; or, with ``replay=True`` and a model that returns the loss, in bare loops:
     its training forward takes ``g_S`` and moves the weights before it runs on all rows, and the end
     of its backward brings them back. There ``g_S`` is of those tensor arguments that have as many
-    rows as most have, and of the loss as the model returns it: what a loop adds to it is not in
-    the ascent.
+    rows, in their first dimension, as most have (refused where two numbers are as common), and of
+    the loss as the model returns it: what a loop adds to it is not in the ascent.
 
     Args:
         share: of the rows, 1 over a whole number from 2; 1/8 by default.
