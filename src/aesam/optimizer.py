@@ -27,7 +27,6 @@ from aesam._core.bystanders import Bystanders
 from aesam._core.guards import Displacement, RandomState, replay_random, seeds_in
 from aesam._core.health import Health
 from aesam._core.ledger import CLOSURE, Complete, Ledger, Pending, start
-from aesam._core.recording import Recording
 from aesam._core.unnoticed import Batch, takes_no_step, unnoticed_by_caller
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient, Ascent
@@ -582,7 +581,7 @@ class SharpnessAware(AroundBase):
         if fires and recording is not None:
             more = 1.0 if unscaled_by is None else unscaled_by
             self._ledger.local.carry(scale * more)
-            self._check_recording(recording, more)
+            replay_check.refuse_other(recording, self._ledger, self.model, self._parameters(), more)
             with self.perturbed():
                 again = self._ledger.blocks.push(Block("opt.perturbed()"))
                 recording.run(again)
@@ -591,31 +590,6 @@ class SharpnessAware(AroundBase):
                     grads = [p.grad for p in self._parameters() if p.grad is not None]
                     tensors.scale(grads, 1.0 / more)
         return False
-
-    def _check_recording(self, recording: Recording, scale: float) -> None:
-        """Now and then, see that the recording makes the gradient that was decided on."""
-        pending = self._ledger.pending
-        if pending is None or self.model is None:
-            return
-        pending.backwards = None  # a forward is replayed once, however many backwards it had
-        if not recording.wants_check() or not step.may_compare(pending):
-            return
-        blocks = self._ledger.blocks
-        block = blocks.push(Block("opt.step()"))
-        bystanders = Bystanders(self.model, self._ledger.watch)
-        block.will(bystanders.restore)
-        self._ledger.local.silence(block)
-        again = partial(recording.run, block, with_buffers=True)
-        differing = replay_check.compare(
-            self._parameters(), again, scale, recording.is_coarse, self.model, block
-        )
-        if differing is not None:
-            raise recording.refusal(messages.BYPASSED.format(names=differing))
-        blocks.close(block)
-        bystanders.refuse_lost()
-        if pending.ahead is not None:
-            now = step.versions_of(pending.ahead.gradient)
-            pending.ahead = replace(pending.ahead, versions=now)
 
     # What the passes are made of ---------------------------------------------------------
 

@@ -1,13 +1,17 @@
 """Does the recording make the gradient that is in ``p.grad``? Run again at ``w`` and compared."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from aesam._core import tensors
+from aesam._core import messages, step, tensors
 from aesam._core.blocks import Block
+from aesam._core.bystanders import Bystanders
+from aesam._core.ledger import Ledger
+from aesam._core.recording import Recording
 
 #: Of the gradients' own size, what rounding may make: of nondeterministic kernels at most.
 _ROUNDING = {torch.float64: 1e-8, torch.float32: 2e-3}
@@ -15,8 +19,40 @@ _COARSE = 5e-2  # of 16-bit numbers
 _FLOOR = 1e-2  # of the whole gradient's share of it: a tensor of rounding errors alone is no news
 
 
+def refuse_other(
+    recording: Recording,
+    ledger: Ledger,
+    model: nn.Module | None,
+    params: Sequence[Tensor],
+    scale: float,
+) -> None:
+    """Now and then, refuse a recording that does not make the gradient that was decided on.
+
+    ``scale`` is the factor on the recorded gradients.
+    """
+    pending = ledger.pending
+    if pending is None or model is None:
+        return
+    pending.backwards = None  # a forward is replayed once, however many backwards it had
+    if not recording.wants_check() or not step.may_compare(pending):
+        return
+    block = ledger.blocks.push(Block("opt.step()"))
+    bystanders = Bystanders(model, ledger.watch)
+    block.will(bystanders.restore)
+    ledger.local.silence(block)
+    again = partial(recording.run, block, with_buffers=True)
+    differing = _names_of_others(params, again, scale, recording.is_coarse, model, block)
+    if differing is not None:
+        raise recording.refusal(messages.BYPASSED.format(names=differing))
+    ledger.blocks.close(block)
+    bystanders.refuse_lost()
+    if pending.ahead is not None:
+        now = step.versions_of(pending.ahead.gradient)
+        pending.ahead = replace(pending.ahead, versions=now)
+
+
 @torch.no_grad()
-def compare(
+def _names_of_others(
     params: Sequence[Tensor],
     run: Callable[[], None],
     scale: float,
@@ -27,7 +63,7 @@ def compare(
     """Run again at ``w`` and name the parameters whose gradient is another; None if all agree.
 
     The gradients in ``p.grad`` are the same after the block, to the bit and in the same tensors,
-    though DDP may have used their memory. ``scale`` is the factor on the recorded gradients.
+    though DDP may have used their memory.
     """
     held = [p.grad for p in params]
     kept = [None if g is None else g.clone() for g in held]
