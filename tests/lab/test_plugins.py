@@ -100,10 +100,10 @@ def aesam_here(tmp_path):
 
 
 def test_every_command_takes_what_was_registered_outside(aesam_here, tmp_path):
-    told = aesam_here("train", "--dataset", "stripes", "--help")
+    told = aesam_here("train", "--dataset", "stripes", "--help", COLUMNS="120")
     assert "every-other" in told
     assert "η, steps between two second gradients (every-other). (default: 2)" in told
-    assert "{digits,cifar10,cifar100,cifar10-16,folder,synthetic,stripes}" in told
+    assert "{digits,cifar10,cifar100,cifar10-16,folder,kjv-text,synthetic,stripes}" in told
     assert "(default: one-layer)" in told
     assert "Passes over the training set. (default: 2)" in told
 

@@ -35,7 +35,7 @@ def trajectory_loss(now: Tensor, past: Tensor, temperature: float = 5.0) -> Tens
     here = log_softmax(now.to(kind) / temperature, dim=1)
     there = log_softmax(past.detach().to(kind) / temperature, dim=1)
     divergence = kl_div(here, there, reduction="batchmean", log_target=True)
-    return divergence * temperature**2
+    return divergence * temperature * temperature  # a square may leave the range of numbers
 
 
 @dataclass(frozen=True)
