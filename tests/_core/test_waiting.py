@@ -57,6 +57,15 @@ def subset(base, model=None, **options):
     return aesam.SharpnessAware(base, model, policy=Always(), ascent=ascent, **options)
 
 
+class Unmarked(AlongGradient):
+    def direction(self, gradient, memory, generator):
+        return Direction(gradient.params, gradient.values, gradient.radii, gradient.norm)
+
+
+def unmarked(base, model):
+    return aesam.SharpnessAware(base, model, policy=Always(), ascent=Unmarked())
+
+
 #: Methods that wait once, with a second gradient and without.
 ONCE = {
     "sam": aesam.SAM,
@@ -76,13 +85,14 @@ ONCE = {
     "fisher-sam": aesam.FisherSAM,
     "sam-on": named,
     "esam": subset,
+    "le-sam": aesam.LESAM,
     "erm": METHODS["erm"],
 }
 
 #: Of those that need numbers in between: how many transfers a step with a second gradient has.
 MORE = {
     "ae-sam": (METHODS["ae-sam"], 2),
-    "le-sam": (aesam.LESAM, 2),
+    "an ascent without the mark": (unmarked, 2),
 }
 
 
@@ -136,7 +146,7 @@ def test_a_policy_that_does_not_look_at_the_norm_waits_once_a_step(method, trans
         assert math.isfinite(opt.last_step.squared_norm)
         seen[needed] += 1
     always = {"sam", "gnp", "gsam", "wsam", "vasso", "f-sam", "asam", "fisher-sam"}
-    always |= {"sam-on", "esam"}
+    always |= {"sam-on", "esam", "le-sam"}
     assert set(seen) == (
         {True} if method in always else {False} if method == "erm" else {True, False}
     )
@@ -200,7 +210,14 @@ ASCENTS = {
     "vasso": aesam.VaSSO,
     "sam-on": named,
     "esam": subset,
+    "le-sam": aesam.LESAM,
+    "le-sam, within rho": lambda *given, **options: aesam.LESAM(*given, rise=1e3, **options),
 }
+
+
+def without_rise(base, model, **options):
+    """0/0 where the gradient is zero."""
+    return aesam.LESAM(base, model, rise=0.0, **options)
 
 
 def displaced(kind, here, monkeypatch, make, size=1.0):
@@ -265,9 +282,13 @@ def test_squares_that_float32_cannot_hold_are_summed_in_more_bits(size, transfer
     assert opt.last_step.squared_norm == pytest.approx((2 * w.new_tensor(size).item()) ** 2)
 
 
-def test_a_gradient_of_zero_stays_at_w_and_is_a_step():
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("make", [*ASCENTS.values(), without_rise], ids=[*ASCENTS, "no rise"])
+def test_a_gradient_of_zero_stays_at_w_and_is_a_step(make, normalize):
     w = nn.Parameter(torch.ones(2))
-    opt = aesam.SAM(torch.optim.SGD([w], lr=0.5), rho=2.0)
+    model = nn.Module()
+    model.weights = nn.ParameterList([w])
+    opt = make(torch.optim.SGD([w], lr=0.5), model, rho=2.0, normalize=normalize)
     w.grad = torch.zeros(2)
     assert opt.needs_second_pass()
     with opt.perturbed():

@@ -232,6 +232,11 @@ def to_host(vector: Tensor) -> list[float]:
     return vector.tolist()
 
 
+def as_number(number: float | Tensor) -> float:
+    """A number that may be on a device, on the host."""
+    return to_host(number.reshape(1))[0] if isinstance(number, Tensor) else number
+
+
 def norms(tensors: Sequence[Tensor], shards_of: Sequence[Tensor] | None = None) -> list[float]:
     """The Euclidean norm of each tensor, fetched to the host in one transfer."""
     if not tensors:
@@ -376,7 +381,7 @@ def zero_up_to(least: float | Tensor, number: float | Tensor) -> float | Tensor:
 def add_on_device(
     targets: Sequence[Tensor],
     sources: Sequence[Tensor],
-    factors: Sequence[float],
+    factors: Sequence[float | Tensor],
     factor: Tensor,
     moves: Tensor,
     overwrite: bool,
@@ -384,13 +389,15 @@ def add_on_device(
     """``targets[i] ← targets[i] + factors[i] · factor · sources[i]``, or stay where they are.
 
     They stay unless ``moves``, whatever the sources hold: zero times infinity would be no number.
-    Both tensors are on the device and never fetched from it. ``overwrite`` the sources and no
+    Numbers on the device are never fetched from it. ``overwrite`` the sources and no
     memory is needed; else a million numbers at a time, or the largest source.
     """
     written, read = real(local(targets)), real(local(sources))
     rows_of: dict[object, list[int]] = {}
     for i, t in enumerate(read):
-        rows_of.setdefault((factors[i], t.dtype, t.device), []).append(i)
+        one = factors[i]
+        kind = id(one) if isinstance(one, Tensor) else one
+        rows_of.setdefault((kind, t.dtype, t.device), []).append(i)
     for rows in rows_of.values():
         first = read[rows[0]]
         bits = _BITS[first.element_size()]

@@ -190,7 +190,8 @@ class Direction:
     Args:
         params: the parameters to move.
         vectors: which way, a tensor for each of them.
-        radii: how far, ``ρ`` of each one's group.
+        radii: how far, ``ρ`` of each one's group, or what an ascent makes of it; numbers, or
+            tensors without a dimension where ``length`` is one.
         length: what normalising divides by, measured like ``vectors``, loss scale included. If
             it is infinite or NaN, the weights go nowhere and the update is skipped. A tensor
             without a dimension is left on its device.
@@ -205,7 +206,7 @@ class Direction:
 
     params: Tensors
     vectors: Tensors
-    radii: list[float]
+    radii: Sequence[float | Tensor]
     length: float | Tensor
     scale: float = 1.0
     gain: float = 1.0
@@ -213,15 +214,13 @@ class Direction:
 
     def factors(self, normalize: bool) -> list[float]:
         """What each vector is multiplied by; zeros where there is no direction."""
-        length = self.length
-        if isinstance(length, Tensor):
-            (length,) = tensors.to_host(length.reshape(1))
+        length = tensors.as_number(self.length)
         divisor = length if normalize else self.scale
         if divisor == 0.0:
             return [0.0] * len(self.radii)
         if not math.isfinite(divisor):
             return [math.nan] * len(self.radii)
-        return [radius * self.gain / divisor for radius in self.radii]
+        return [tensors.as_number(radius) * self.gain / divisor for radius in self.radii]
 
     def move(self, normalize: bool, overwrite: bool = False) -> bool:
         """Bring the parameters to where it goes; whether that may be elsewhere.

@@ -2,8 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from aesam.parts import checks
 from aesam.parts.ascents import AlongGradient
@@ -25,7 +28,6 @@ class FollowingRate(AlongGradient):
         lr_max: learning rate from which on the radius is the group's ``rho``, above ``lr_min``;
             None, the default, for what the scheduler noted.
 
-    >>> import torch
     >>> group = {"lr": 0.05, "initial_lr": 0.1}
     >>> g = Gradient([torch.zeros(1)], [torch.ones(1)], [0.4], 1.0, groups=[group])
     >>> FollowingRate(rho_min=0.2).direction(g, Memory(), None).radii
@@ -82,7 +84,6 @@ class WithinRise(AlongGradient):
     Args:
         rise: ``σ``, by how much the loss may rise, 0 or more; 0.05 by default.
 
-    >>> import torch
     >>> g = Gradient([torch.zeros(2)], [torch.tensor([3.0, 4.0])], [0.5], norm=5.0)
     >>> WithinRise(rise=0.2).direction(g, Memory(), None).radii
     [0.04]
@@ -93,7 +94,16 @@ class WithinRise(AlongGradient):
     def __post_init__(self) -> None:
         self._keep(rise=checks.at_least_zero("rise", self.rise))
 
+    @on_device
     def direction(self, gradient: Gradient, memory: Memory, generator: Draws) -> Direction:
+        bounded = {own: self._bounded(own, gradient) for own in set(gradient.radii)}
+        found = super().direction(gradient, memory, generator)
+        return replace(found, radii=[bounded[own] for own in gradient.radii])
+
+    def _bounded(self, own: float, gradient: Gradient) -> float | Tensor:
+        length = gradient.length
+        if isinstance(length, Tensor):
+            most = torch.where(length > 0.0, self.rise * gradient.scale / length, math.inf)
+            return most.clamp(max=abs(own)) * math.copysign(1.0, own)
         most = self.rise / gradient.norm if gradient.norm > 0.0 else math.inf
-        radii = [math.copysign(min(most, abs(own)), own) for own in gradient.radii]
-        return super().direction(gradient.changed(radii=radii), memory, generator)
+        return math.copysign(min(most, abs(own)), own)
