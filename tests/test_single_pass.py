@@ -516,3 +516,18 @@ def test_a_checkpoint_of_another_form_is_refused():
         other.load_state_dict(opt.state_dict())
     settings = AlongMomentum(like=WithWeights(eta=0.5)).settings()
     assert settings == {"uphill": False, "key": "", "like.eta": 0.5, "like.adapt_all": False}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_forward_without_a_backward_is_as_if_it_had_not_been(name):
+    ends = []
+    for leaves_out in (False, True):
+        model = normed_mlp()
+        opt, problem = METHODS[name](two_groups(model, "sgd"), model), Problem(model)
+        for t in range(4):
+            opt.zero_grad()
+            if leaves_out:
+                problem.losses(t + 1)
+            bare(problem, opt, t)
+        ends.append(model)
+    assert same(*map(weights, ends))
