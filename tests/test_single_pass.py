@@ -531,3 +531,19 @@ def test_a_forward_without_a_backward_is_as_if_it_had_not_been(name):
             bare(problem, opt, t)
         ends.append(model)
     assert same(*map(weights, ends))
+
+
+def test_a_forward_before_the_step_of_the_batch_before_is_refused_and_clearing_in_between_is_not():
+    model = normed_mlp()
+    opt, problem = METHODS["msam"](two_groups(model, "sgd"), model), Problem(model)
+    bare(problem, opt, 0)
+    problem.losses(1).mean().backward()
+    ahead = problem.losses(2).mean()
+    opt.step()
+    with pytest.raises(RuntimeError, match=r"\(step\(\) of the batch before\)"):
+        ahead.backward()
+    loss = problem.losses(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    assert opt.last_step.index == 2

@@ -159,9 +159,9 @@ and backward, or step(closure); or give the model, whose own forward then moves 
 
 BROUGHT_BACK = """\
 this method moves the weights for a training forward, and they were brought back to w before its
-backward(): by a forward in evaluation mode or without gradients, state_dict(), zero_grad() of the
-step before, or a call of the optimizer in between; or backward() ran a second time. Evaluate and
-save before the training forward or after its backward(); of several losses make one backward().
+backward(): by a forward in evaluation mode or without gradients, state_dict(), or a call of the
+optimizer in between (step() of the batch before); or backward() ran a second time. Evaluate, save
+and step before the training forward or after its backward(); of several losses make one backward().
 A sub-batch is of one training forward: another one before backward() brings them back too."""
 
 NOT_MOVED_FOR = """\
