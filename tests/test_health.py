@@ -12,9 +12,19 @@ from aesam._core import tensors
 from aesam.parts.ascents import Ascent
 from aesam.parts.combine import Mix
 from aesam.parts.part import Direction
-from aesam.parts.policies import Always
+from aesam.parts.policies import Always, Periodic
+from aesam.parts.samples import SubBatch
 
 STEPS, RHO = 3, 0.2
+
+
+class WithLoss(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, y):
+        return (self.net(x) - y).square().sum(1).mean() / 2
 
 
 class Downhill(Ascent):
@@ -109,6 +119,30 @@ def test_a_training_that_goes_on_looks_at_the_steps_that_it_would_have():
             seen[-1].append(opt.last_step.cosine)
     assert seen[0] == seen[1]
     assert [t + 1 for t, cosine in enumerate(seen[0]) if cosine is not None] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("replay", [False, True], ids=["losses", "bare"])
+def test_a_pass_at_w_is_none_that_was_seen(replay):
+    """A sub-batch's step runs on all rows whether its policy fires or not."""
+    net = mlp()
+    problem, model = Problem(net), WithLoss(net)
+    base, samples = BASES["sgd"](model.parameters()), SubBatch(0.5)
+    policy = ~Periodic(2)
+    opt = aesam.SharpnessAware(base, model, policy=policy, samples=samples, replay=replay)
+    found, angles = [], []
+    for t in range(8):
+        if replay:
+            opt.zero_grad()
+            model(problem.x[t], problem.y[t]).backward()
+            opt.step()
+        else:
+            opt.step(lambda rows=None, t=t: problem.losses(t, rows))
+        found.append((opt.last_step.used_sam, opt.last_step.seconds is not None))
+        angles += [t] * (opt.last_step.cosine is not None)
+        if t == 0:
+            assert str(opt.health()) == "no second gradient was taken yet"
+    assert found == [(False, False), (True, True)] * 4
+    assert angles == [1, 3, 7]  # of the first, second and fourth that was taken
 
 
 def test_without_losses_the_angle_tells():

@@ -445,7 +445,8 @@ def finish_second_pass(
     if pending.norm_at_ascent is not None:
         _refuse_other_scale(found.pop(0), first)
     of_second = found.pop(0) / first.scale if looks else 0.0
-    pending.seen = sighting.fetched(found, first.norm, of_second)
+    if pending.sighting is not None:  # else this pass was made at w
+        pending.seen = sighting.fetched(found, first.norm, of_second)
     if not math.isfinite(total):
         pending.after = None
     elif pending.after is not None:
