@@ -47,10 +47,11 @@ def test_every_row_is_searched_run_on_fresh_seeds_and_shown(bench, tmp_path, cap
     assert set(kept["settings"]) == {"erm", "erm-early", "sam"}
     assert kept["settings"]["sam"]["chosen"]["rho"] > 0
     reported = [run for run in kept["runs"] if not run["search"]]
-    assert {(r["method"]["name"], r["seed"]) for r in reported} == {
-        (m, s) for m in ("erm", "sam") for s in (10, 11)
+    assert {(r["method"]["name"], s) for r in reported for s in r["seeds"]} == {
+        (m, s) for m in ("erm", "sam") for s in ("10", "11")
     }
-    assert {run["seed"] for run in kept["runs"] if run["search"]} <= set(SEARCH_SEEDS)
+    searched = {int(seed) for run in kept["runs"] if run["search"] for seed in run["seeds"]}
+    assert searched <= set(SEARCH_SEEDS)
     text = (tmp_path / "kept" / "tiny.txt").read_text()
     assert "ERM, stopped early" in text
     assert kept["time"] == {}
@@ -78,8 +79,8 @@ def test_what_was_written_before_there_were_times_is_read_and_shown(bench, tmp_p
     summary = {"test_accuracy": 50.0, "train_accuracy": 60.0, "train_loss": 1.0,
                "percent_sam": 0.0, "steps": 16, "gradients": 16, "seconds": 1.0}  # fmt: skip
     line = {"search": False, "method": {"name": "erm"}, "epochs": run.training.epochs,
-            "seed": 10, "summary": summary}  # fmt: skip
-    old = {"bench": "tiny", "settings": {}, "runs": [line]}
+            "seeds": {"10": list(summary.values())}}  # fmt: skip
+    old = {"bench": "tiny", "settings": {}, "columns": " ".join(summary), "runs": [line]}
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "tiny.json").write_text(json.dumps(old))
     code, told = frontier(tmp_path, "--no-train", capsys=capsys)

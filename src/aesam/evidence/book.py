@@ -45,13 +45,18 @@ class Book:
         self._runs: dict[str, Finished] = {}
         read: dict[str, Any] = files.read_json(path) if path.exists() else {"runs": ()}
         #: What is said about the runs: the settings that were found, measured times, versions.
-        self.about: dict[str, Any] = {k: v for k, v in read.items() if k != "runs"}
+        self.about: dict[str, Any] = {k: v for k, v in read.items() if k not in ("runs", "columns")}
         for line in read["runs"]:
-            found = Finished(self._run_of(line), line["summary"])
-            self._runs[config_hash(found.run)] = found
+            for seed, values in line["seeds"].items():
+                summary = dict(zip(read["columns"].split(), values, strict=True))
+                kept = {name: value for name, value in summary.items() if value is not None}
+                self._add(Finished(self._run_of(line, int(seed)), kept))
 
     def __iter__(self) -> Iterator[Finished]:
         return iter(self._runs.values())
+
+    def _add(self, finished: Finished) -> None:
+        self._runs[config_hash(finished.run)] = finished
 
     def summary(self, run: Run) -> Mapping[str, Any] | None:
         """How this run ended, None where it is not in the book."""
@@ -74,37 +79,48 @@ class Book:
             if job.is_finished:
                 summary = RunFolder(job.folder).read_summary(job.run)
                 kept = {name: summary[name] for name in KEPT if summary.get(name) is not None}
-                self._runs[config_hash(job.run)] = Finished(job.run, kept)
+                self._add(Finished(job.run, kept))
 
     def write(self, **about: Any) -> None:
-        """The whole file: what is said ``about`` the runs, then a line for each of them."""
+        """The whole file: what is said ``about`` the runs, then a line for those alike but in seed.
+
+        Names of columns stand once, since thousands of runs would repeat them.
+        """
         self.about = dict(about)
-        head = json.dumps(files.without_nan(about), indent=1, ensure_ascii=False)[:-2]
-        ordered = sorted(
-            self, key=lambda f: (f.run.data.holdout == 0.0, f.run.method.name, f.run.seed)
-        )
-        lines = [
-            json.dumps(files.without_nan(self._line_of(f)), ensure_ascii=False) for f in ordered
-        ]
-        body = ",\n  ".join(lines)
+        head = _as_json({**about, "columns": " ".join(KEPT)}, indent=1)[:-2]
+        lines: dict[str, dict[str, Any]] = {}
+        for finished in sorted(self, key=_place):
+            what = _what(finished.run)
+            line = lines.setdefault(json.dumps(what), {**what, "seeds": {}})
+            line["seeds"][str(finished.run.seed)] = [finished.summary.get(name) for name in KEPT]
+        body = ",\n  ".join(map(_as_json, lines.values()))
         files.write_text(self._path, f'{head},\n "runs": [\n  {body}\n ]\n}}\n')
 
-    def _line_of(self, finished: Finished) -> dict[str, Any]:
-        run = finished.run
-        return {
-            "search": run.data.holdout > 0.0,
-            "method": {"name": run.method.name, **run.method.settings},
-            "epochs": run.training.epochs,
-            "seed": run.seed,
-            "summary": dict(finished.summary),
-        }
-
-    def _run_of(self, line: Mapping[str, Any]) -> Run:
+    def _run_of(self, line: Mapping[str, Any], seed: int) -> Run:
         base = self._bench.search if line["search"] else self._bench.base
         settings = {k: v for k, v in line["method"].items() if k != "name"}
         return replace(
             base,
             method=Method(line["method"]["name"], **settings),
             training=replace(base.training, epochs=line["epochs"]),
-            seed=line["seed"],
+            seed=seed,
         )
+
+
+def _as_json(value: dict[str, Any], indent: int | None = None) -> str:
+    return json.dumps(files.without_nan(value), indent=indent, ensure_ascii=False)
+
+
+def _what(run: Run) -> dict[str, Any]:
+    """What a run of the bench is, but for its seed."""
+    return {
+        "search": run.data.holdout > 0.0,
+        "method": {"name": run.method.name, **run.method.settings},
+        "epochs": run.training.epochs,
+    }
+
+
+def _place(finished: Finished) -> tuple[bool, str, str, int]:
+    """Where a run stands in the file: searches first, then by method, settings and seed."""
+    what = _what(finished.run)
+    return not what["search"], finished.run.method.name, json.dumps(what), finished.run.seed
