@@ -134,6 +134,37 @@ def waits(opt, problem, t, transfers):
     return len(transfers) + reads.count + at_step.count, needed
 
 
+class Factors(TorchDispatchMode):
+    """Notes each number on the device that a list of tensors is multiplied by, with the list."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten._foreach_mul, torch.ops.aten._foreach_mul_):
+            self.found += [args] if isinstance(args[1], torch.Tensor) else []
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["sam", "looksam"])
+def test_a_factor_has_the_dtype_of_what_it_multiplies(method):
+    """Else a GPU has an operation for each tensor, where one for all would do."""
+    model = mlp().float()
+    opt = (METHODS | VARIANTS)[method](BASES["sgd"](model.parameters()), model, rho=RADIUS)
+    with Factors() as factors:
+        for _ in range(2):
+            opt.step(lambda: opt.zero_grad() or _backward(model(torch.ones(4, 3)).square().sum()))
+    assert factors.found
+    for values, factor in factors.found:
+        assert {v.dtype for v in values} == {factor.dtype}
+
+
+def _backward(loss):
+    loss.backward()
+    return loss
+
+
 @pytest.mark.parametrize("method", ONCE)
 def test_a_policy_that_does_not_look_at_the_norm_waits_once_a_step(method, transfers):
     model = mlp()

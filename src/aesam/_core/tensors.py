@@ -25,6 +25,7 @@ from aesam._core.joined import joined
 
 _PLAIN = frozenset({Tensor, Parameter})
 HALF = frozenset({torch.float16, torch.bfloat16})
+_WHOLE = frozenset({torch.float32, torch.float64})
 _DTYPE_AND_DEVICE = attrgetter("dtype", "device")
 _KIND = attrgetter("shape", "dtype", "device", "layout")
 _VERSION = attrgetter("_version")
@@ -123,8 +124,17 @@ def scale(targets: Sequence[Tensor], factor: float | Tensor) -> None:
         if plain and factor != 1.0:
             torch._foreach_mul_(plain, factor)
         return
-    for rows in _alike(plain, lambda t: t.device):
-        torch._foreach_mul_([plain[i] for i in rows], factor.to(plain[rows[0]].device))
+    for rows in _alike(plain, _DTYPE_AND_DEVICE):
+        torch._foreach_mul_([plain[i] for i in rows], _factor_of(plain[rows[0]], factor))
+
+
+def _factor_of(target: Tensor, factor: Tensor) -> Tensor:
+    """A factor as foreach operations want it: of another dtype they take tensor by tensor on a GPU.
+
+    That of 16-bit numbers keeps its bits where it has more: rounded, it would be another factor.
+    """
+    dtype = target.dtype if target.dtype in _WHOLE else factor.dtype
+    return factor.to(device=target.device, dtype=dtype)
 
 
 def scale_each(targets: Sequence[Tensor], factors: Sequence[float]) -> None:
@@ -402,7 +412,7 @@ def add_on_device(
         first = read[rows[0]]
         bits = _BITS[first.element_size()]
         headroom = _HEADROOM.get(first.dtype, 1.0)
-        own = (factor * (factors[rows[0]] / headroom)).to(first.device)
+        own = _factor_of(first, factor * (factors[rows[0]] / headroom))
         moved = moves.to(device=first.device, dtype=bits)
         whole = [range(len(rows))]
         for batch in whole if overwrite else _batches([read[i].numel() for i in rows]):
