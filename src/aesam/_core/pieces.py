@@ -19,7 +19,7 @@ from aesam._core import tensors
 
 Lists = tuple[list[Tensor], ...]
 
-_IS_CPU, _IS_SPARSE = attrgetter("is_cpu"), attrgetter("is_sparse")
+_IS_CPU, _IS_SPARSE, _DTYPE = attrgetter("is_cpu"), attrgetter("is_sparse"), attrgetter("dtype")
 _PIECE = 1 << 17  # numbers of each list; a few times as many nearly fit a core's cache
 
 
@@ -81,8 +81,8 @@ def blend(
 def interpolate(targets: Sequence[Tensor], others: Sequence[Tensor], share: float) -> None:
     """``targets ← (1 − share) · targets + share · others``."""
     written, read = (tensors.real(tensors.local(each)) for each in (targets, others))
-    alike = all(a.dtype == b.dtype for a, b in zip(written, read, strict=True))
-    dense = not any(t.is_sparse for t in (*written, *read))
+    alike = list(map(_DTYPE, written)) == list(map(_DTYPE, read))
+    dense = not any(map(_IS_SPARSE, (*written, *read)))
     if written and alike and dense and abs(share) <= tensors.SAFE:
         torch._foreach_lerp_(written, read, share)  # reads and writes each number once
     else:
@@ -113,7 +113,7 @@ def set_apart(rests: Sequence[Tensor], targets: Sequence[Tensor], others: Sequen
     for rest, target, other in pieces(rests, targets, others):
         torch._foreach_copy_(rest, target)
         torch._foreach_sub_(rest, other)
-        torch._foreach_mul_(target, 0.0)
+        torch._foreach_sub_(target, target)  # faster than times 0, of many small ones
         torch._foreach_add_(target, other)
 
 
@@ -169,8 +169,9 @@ def scale_by_fisher(
     """
 
     def factors(v: list[Tensor]) -> list[Tensor]:
-        t = list(torch._foreach_mul(v, root))
-        torch._foreach_mul_(t, t)
+        t = list(torch._foreach_mul(v, v if root == 1.0 else root))
+        if root != 1.0:
+            torch._foreach_mul_(t, t)
         torch._foreach_add_(t, 1.0)
         torch._foreach_rsqrt_(t)
         return t

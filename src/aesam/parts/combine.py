@@ -142,10 +142,18 @@ class SurrogateGap(Combine):
 class _Rest:
     """What WSAM has still to apply after the base's update, and which strokes of it are done."""
 
-    values: dict[int, tuple[Tensor, Tensor]]  # the parameter and its rest, by the parameter's id
+    params: Tensors
+    values: Tensors  # the rest of each
     factor: float
     workspace: Workspace
     done: list[object] = field(default_factory=list[object])
+    returned: list[object] = field(default_factory=list[object])
+
+    def give_back(self) -> None:
+        """Let go of the buffers, once: given back twice, they would be lent to two."""
+        if not self.returned:
+            self.returned.append(self.values)  # first
+            self.workspace.give(self.params, self.values)
 
 
 @dataclass(frozen=True)
@@ -188,22 +196,23 @@ class WeightedSharpness(Combine):
         rest = first.workspace.take(params, second)
         pieces.set_apart(rest, second, g)
         factor = self.gamma / (1.0 - self.gamma) / first.scale
-        pairs = zip(params, rest, strict=True)
-        return _Rest(dict(zip(map(id, params), pairs, strict=True)), factor, first.workspace)
+        return _Rest(params, rest, factor, first.workspace)
 
     def after_base_step(self, base: torch.optim.Optimizer, carried: Any) -> None:
         if not isinstance(carried, _Rest):
             return
+        rows = {id(p): i for i, p in enumerate(carried.params)}
         for group in base.param_groups[len(carried.done) :]:
-            keys = [key for key in dict.fromkeys(map(id, group["params"])) if key in carried.values]
-            moved, applied = ([carried.values[key][i] for key in keys] for i in range(2))
+            keys = dict.fromkeys(map(id, group["params"]))
+            chosen = [rows[key] for key in keys if key in rows]
+            moved, applied = (
+                [each[i] for i in chosen] for each in (carried.params, carried.values)
+            )
             sign = 1.0 if group.get("maximize", False) else -1.0
             factor = sign * rate(group) * carried.factor
             # In one expression: Python lets no interrupt in between its call and its note.
             carried.done.append(tensors.add(moved, applied, factor))
-        rests = list(carried.values.values())
-        carried.values.clear()  # first: given back twice, they would be lent to two
-        carried.workspace.give([p for p, _ in rests], [rest for _, rest in rests])
+        carried.give_back()
 
 
 def _in_both(first: Gradient, params: Tensors, second: Tensors) -> tuple[Tensors, Tensors, Tensors]:

@@ -13,7 +13,7 @@ from aesam._core import tensors
 from aesam._core.tensors import Measured, Workspace
 from aesam.parts import checks
 
-_GRAD = attrgetter("grad")
+_GRAD, _LAYOUT = attrgetter("grad"), attrgetter("layout")
 
 #: One tensor for each parameter, in the parameters' order.
 Tensors = list[Tensor]
@@ -512,7 +512,7 @@ def trained(groups: Iterable[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
 
 def dense(part: Part, values: Tensors) -> Tensors:
     """The tensors, if none of them is sparse; else an error that says what to do."""
-    if any(t.layout is not torch.strided for t in values):
+    if not {torch.strided}.issuperset(map(_LAYOUT, values)):
         raise TypeError(
             f"{type(part).__name__} needs dense gradients and found a sparse one: make the "
             "embedding with sparse=False, or use SAM, which takes both"
