@@ -522,6 +522,25 @@ def test_what_has_no_rows_is_refused():
     assert opt.last_step is None
 
 
+def test_rows_are_as_dense_as_the_batch():
+    """Models flatten what they are given by ``view``, which rows that lie apart do not allow."""
+    given = []
+
+    class Flat(WithLoss):
+        def forward(self, x, y):
+            given.append(x)
+            return (self.net(x.view(-1, 3)).view(-1) - y.view(-1)).square().mean()
+
+    model = Flat(mlp())
+    opt = aesam.SubSAM(BASES["sgd"](model.parameters()), model, share=SHARE, replay=True)
+    draw = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(8, 5, n, generator=draw, dtype=torch.float64) for n in (3, 2))
+    model(x, y).backward()
+    opt.step()
+    torch.testing.assert_close(given[0], x[::4], rtol=0, atol=0)
+    assert [x.is_contiguous() for x in given] == [True, True]
+
+
 def test_rows_that_two_numbers_could_be_are_refused():
     class TimeFirst(WithLoss):
         def forward(self, x, y, *others):

@@ -161,7 +161,8 @@ def _of_rows(args: Any, kwargs: Any, rows: slice) -> tuple[Any, Any]:
         raise TypeError(messages.WHICH_ROWS.format(one=batch, other=others[0][0]))
 
     def some(tensor: Tensor) -> Tensor:
-        found = tensor[rows] if tensor.dim() and len(tensor) == batch else tensor
+        # A copy, as dense as all rows are: models flatten what they are given by view().
+        found = tensor[rows].clone() if tensor.dim() and len(tensor) == batch else tensor
         if isinstance(tensor, nn.Parameter) or not tensor.requires_grad:
             return found
         return found.detach().requires_grad_()  # gradients go to the parameters and no further
