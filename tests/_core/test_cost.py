@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 import torch
+from support.host_waits import HostReads, waits
 from support.problems import BASES, METHODS, AboveAverageLoss, Problem, mlp
 from support.saved import ours
 from torch import distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import aesam
 from aesam._core import tensors
@@ -82,18 +82,6 @@ def test_extra_peak_memory_is_within_its_number_of_copies(method):
     assert COPIES[method] - 0.5 < extra <= COPIES[method] + 0.01
 
 
-class HostReads(TorchDispatchMode):
-    """Counts every operation that makes the host wait for a number."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("method", ["erm", "sam", "looksam", "ae-sam", "ae-looksam"])
 def test_one_host_synchronisation_a_step_and_one_more_with_a_second_gradient(method, monkeypatch):
     """At most: where there is a device to wait for, some wait once (``test_waiting``)."""
@@ -103,22 +91,8 @@ def test_one_host_synchronisation_a_step_and_one_more_with_a_second_gradient(met
     transfers, to_host, seen = [], tensors.to_host, Counter()
     monkeypatch.setattr(tensors, "to_host", lambda v: transfers.append(1) or to_host(v))
     for t in range(40):
-        problem.losses(t).mean().backward()
-        transfers.clear()
-        with HostReads() as other:
-            needed = opt.needs_second_pass()
-        if needed:
-            with opt.perturbed():
-                problem.losses(t).mean().backward()
-                inside = HostReads()
-                inside.__enter__()
-            inside.__exit__(None, None, None)
-            other.count += inside.count
-        with HostReads() as at_step:
-            opt.step()
-        opt.zero_grad()
-        assert other.count + at_step.count == 0
-        assert len(transfers) == 1 + needed
+        waited, needed = waits(opt, problem, t, transfers)
+        assert waited == 1 + needed
         seen[needed] += 1
     assert set(seen) == {"erm": {False}, "sam": {True}}.get(method, {True, False})
 
