@@ -317,6 +317,18 @@ def test_a_gradient_of_zero_leaves_the_reused_direction_as_it_was(here, size, mo
     assert opt.last_step.index == 1
 
 
+def test_nothing_but_rounding_beside_an_average_is_no_direction():
+    w = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    opt = aesam.FSAM(torch.optim.SGD([w], lr=0.0), rho=2.0)
+    for first, moves in ((1.0, True), (math.nextafter(1.0, 2.0), False)):
+        w.grad = torch.tensor([first, 2.0], dtype=torch.float64)
+        assert opt.needs_second_pass()
+        with opt.perturbed():
+            assert (w.tolist() != [1.0, 1.0]) is moves
+            w.grad = torch.ones_like(w)
+        opt.step()
+
+
 def test_vectors_that_a_part_keeps_are_not_written_to():
     kept = torch.tensor([3.0, 4.0])
 
