@@ -18,7 +18,7 @@ import torch
 from aesam import SAM, MethodRecord, list_methods, method_record
 from aesam.evidence import verdict
 from aesam.evidence.benches import BENCHES, FRESH_SEEDS
-from aesam.evidence.contenders import CONTENDERS, FINALISTS
+from aesam.evidence.contenders import CONTENDERS, FINALISTS, SHARES
 from aesam.evidence.frontier_page import label_of_row, sheet_of
 from aesam.evidence.results import published
 from aesam.lab.data import data_record, list_data_sets
@@ -375,6 +375,26 @@ def frontier(name: str) -> str:
 
 
 @cache
+def shares() -> str:
+    """A coin on ever fewer steps, each with a radius of its own; SAM is all of them, ERM none."""
+    names = ("sam", "ss-sam", *(c.name for c in SHARES[:2]), "ss-sam-25", SHARES[2].name, "erm")
+    rows = _head("second gradients on", "test accuracy, %", "n", "− SAM, 95 %", "best ρ")
+    found = {s.name: s for s in published(BENCHES["digits-40"], FRONTIER)}
+    sheet = sheet_of(BENCHES["digits-40"], list(found.values()), FRESH_SEEDS)
+    cells = {line.cells[0].removeprefix("↟ "): line.cells for line in sheet.lines}
+    for name in names:
+        if name in found:
+            own = cells[label_of_row(CONTENDERS[name])]
+            score, n, apart = (own[sheet.columns.index(c)] for c in ("score", "n", "− SAM, 95 %"))
+            rho = found[name].settings.get("rho")
+            share = f"{found[name].percent_sam:.0f} % of the steps"
+            rows.append(
+                f"| {share} | {score} | {n} | {apart} | {'–' if rho is None else f'{rho:g}'} |"
+            )
+    return "\n".join(rows)
+
+
+@cache
 def verdicts() -> str:
     """Whether one cheap rule is as good as tuned SAM, in sentences."""
     told = verdict.of_books(FRONTIER)["sentences"]
@@ -425,6 +445,7 @@ def tables() -> dict[str, str]:
         "noise_cifar": noise("table-noise-cifar10"),
         "noise_digits": noise("table-noise"),
         "settings": settings(),
+        "shares": shares(),
         "step_overhead": step_overhead(),
         "text_regimes": text_regimes(),
         "triggers": triggers(),

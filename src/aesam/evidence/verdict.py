@@ -109,7 +109,8 @@ def _of_bench(name: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
     places = 2 if bench.measure == "accuracy" else 3
     ordered = sorted(rows, key=lambda row: -rows[row]["low"])
     shown = [
-        f"{_label(row)} {rows[row]['low']:+.{places}f}".replace("-", "−")
+        f"{_label(row)} "
+        + f"{rows[row]['low']:+.{places}f}".replace("-", "−")
         + (
             " (no verdict: " + rows[row]["why no verdict"] + ")"
             if rows[row]["as good"] is None
