@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.commands import aesam
 
-from aesam.evidence import benches, settings
+from aesam.evidence import benches, frontier_page, settings
 from aesam.evidence.benches import FRESH_SEEDS, SEARCH_SEEDS, Bench
 from aesam.evidence.book import Book
 from aesam.evidence.contenders import ALL, FINALISTS, SHARES, TRIGGERS, Contender
@@ -157,3 +157,16 @@ def test_text_is_searched_and_judged_by_its_loss():
     assert bench.lost == pytest.approx(math.log(63))
     (search,) = settings.searches(bench, [Contender("sam", "sam")], Path("x")).values()
     assert search.score == "loss"
+
+
+@pytest.mark.parametrize("downward", [False, True])
+def test_a_long_bar_does_not_press_the_picture_flat(downward):
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    axes.errorbar([1.0, 2.0], [70.0, 90.0], yerr=[500.0, 1.0])
+    if downward:
+        axes.invert_yaxis()
+    frontier_page._fit_to_means(axes, [70.0, 90.0])
+    assert sorted(axes.get_ylim()) == pytest.approx([67.6, 92.4])
+    assert axes.yaxis_inverted() == downward

@@ -200,6 +200,7 @@ def drawing_of(
         if sign < 0:
             axes.invert_yaxis()  # up is better here too
         axes.margins(0.12)
+        _fit_to_means(axes, [sign * s.spread.mean for s in standings])
         figure.draw_without_rendering()  # the layout must be known to place labels on it
         label_marks(axes, [mark(s) for s in standings if s.name in named], size=9.0)
 
@@ -210,6 +211,14 @@ def drawing_of(
         "those that nobody beats at the same or a lower cost; a cross has runs that diverged.",
         draw(f"frontier-{name}", paint),
     )
+
+
+def _fit_to_means(axes: Axes, means: Sequence[float]) -> None:
+    """Every mean is seen; a bar that is longer than all of them are apart leaves the picture."""
+    low, high = min(means), max(means)
+    room = 0.12 * (high - low) or 1.0
+    downward = axes.yaxis_inverted()
+    axes.set_ylim(*((high + room, low - room) if downward else (low - room, high + room)))
 
 
 def findings(bench: Bench, standings: Sequence[Standing]) -> list[str]:
