@@ -292,6 +292,23 @@ def test_health_sees_the_angle_of_the_ascent_and_the_second_gradient():
     assert opt.health().seconds > 0.0
 
 
+def test_health_is_of_the_gradient_before_a_loop_clips_it():
+    model, opt, problem = new()
+    other, by, _ = new()
+    for t in range(4):
+        start = [w.detach().clone() for w in model.parameters()]
+        opt.zero_grad()
+        model(problem.x[t], y=problem.y[t]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        opt.step()
+        with torch.no_grad():
+            for w, at in zip(other.parameters(), start, strict=True):
+                w.copy_(at)
+        by_losses(other, by, Problem(other.net), t)
+    assert opt.health().cosine == pytest.approx(by.health().cosine, rel=1e-9)
+    assert opt.health().bend == pytest.approx(by.health().bend, rel=1e-9)
+
+
 # What comes between forward and backward ----------------------------------------------------------
 
 

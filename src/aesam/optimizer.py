@@ -331,6 +331,9 @@ class SharpnessAware(AroundBase):
             raise RuntimeError(messages.NO_GRADIENT)
         if self._ledger.moved_forwards is not None:
             self._ledger.moved_forwards.check()
+        above = callers.scaler_above()
+        if pending.sighting is not None and above is not None:
+            pending.sighting.unscaled_by = above.scaler.get_scale()
         with torch.no_grad():
             params, second, *_ = with_gradient(self.base.param_groups, self._default_radius())
             step.finish_second_pass(self.parts, self._ledger, pending, first, params, second)

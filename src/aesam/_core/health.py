@@ -62,7 +62,8 @@ class Sighting:
     length: Tensor | None = None  # of ε
     began: float = 0.0
     seconds: float = 0.0
-    of_unit: bool = False  # whether the product is with g_s/‖g_s‖
+    second: Tensor | None = None  # ‖g_s‖ where it was seen before a loop could clip it
+    unscaled_by: float = 1.0  # what a loss scaler has taken from g_s since then
 
     def numbers(self) -> list[Tensor]:
         """Those to be fetched, in the order that :meth:`fetched` takes them."""
@@ -71,18 +72,21 @@ class Sighting:
     def fetched(self, numbers: list[float], first: float, second: float) -> "Seen":
         """What was seen, from these numbers and the norms of both gradients."""
         known = iter(numbers)
-        at_w, away, product, length = (None if n is None else next(known) for n in self._asked())
+        at_w, away, product, length, own = (
+            None if n is None else next(known) for n in self._asked()
+        )
         rise = cosine = bend = None
         if at_w is not None and away is not None and at_w != 0.0:
             rise = (away - at_w) / abs(at_w)
+        if own is not None and product is not None:
+            product, second = product / self.unscaled_by, own / self.unscaled_by
         if product is not None and length is not None and length * first * second > 0.0:
-            size = 1.0 if self.of_unit else second
-            cosine = max(-1.0, min(1.0, product / (length * size)))
+            cosine = max(-1.0, min(1.0, product / (length * second)))
             bend = second * math.sqrt(1.0 - cosine * cosine) / first
         return Seen(rise, cosine, bend, self.seconds)
 
     def _asked(self) -> tuple[Tensor | None, ...]:
-        return self.loss_at_w, self.loss_away, self.product, self.length
+        return self.loss_at_w, self.loss_away, self.product, self.length, self.second
 
 
 @dataclass(frozen=True)

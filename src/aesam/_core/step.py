@@ -303,9 +303,8 @@ def look_back(
     grads = {id(p): p.grad for p in params if p.grad is not None}
     found = displacement.along(grads) if sightings.wants_angle else None
     if found is not None:
-        product, sighting.length = found
-        sighting.product = product / tensors.norm(list(grads.values())).to(product)
-        sighting.of_unit = True
+        sighting.product, sighting.length = found
+        sighting.second = tensors.norm(list(grads.values()))
 
 
 def displace(block: Block, excursion: Excursion | None) -> None:
