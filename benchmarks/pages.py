@@ -404,7 +404,7 @@ def verdicts() -> str:
 @cache
 def triggers() -> str:
     """The adaptive trigger against others at equal cost, in sentences."""
-    rows = _head("adaptive against others, each on half of the steps")
+    rows = _head("the adaptive trigger against others at equal cost")
     pages = sorted(FRONTIER.glob("triggers-*.txt"))
     told = [line[2:] for page in pages for line in page.read_text().splitlines()]
     told = [line for line in told if "adaptive against" in line] or ["no trigger is finished yet"]

@@ -4,44 +4,90 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from scipy import stats
 from support.commands import aesam
 
+from aesam import Observation
 from aesam.evidence import benches, settings, triggers
 from aesam.evidence.benches import Bench
-from aesam.evidence.contenders import TRIGGERS
+from aesam.evidence.contenders import TRIGGER_GROUPS
 from aesam.evidence.standing import Difference, Standing
 from aesam.evidence.triggers_page import TriggerPair, sentences
+from aesam.lab import lab_methods
 from aesam.lab.data import data_record
 
 BENCH = benches.BENCHES["digits-40"]
+FIRST = TRIGGER_GROUPS[0]
 
 
 def standing(name, scores):
     return Standing(name, {"rho": 1.0}, (), scores, 50.0, 1.5, 0)
 
 
-def test_the_adaptive_trigger_is_compared_with_others_of_its_kind_and_p_is_corrected():
+def test_the_adaptive_trigger_is_compared_with_others_of_its_group_and_p_is_corrected():
     rows = {
         "adaptive": {1: 3.0, 2: 4.0, 3: 5.5},
         "coin": {1: 2.0, 2: 3.5, 3: 4.0},
         "periodic": {1: 3.0, 2: 4.5, 3: 5.0},
-        "adaptive-reuse": {1: 1.0, 2: 2.0, 3: 2.5},
-        "coin-reuse": {1: 3.0, 2: 3.0, 3: 3.0},
+        "adaptive-reuse-20": {1: 1.0, 2: 2.0, 3: 2.5},
+        "coin-reuse-20": {1: 3.0, 2: 3.0, 3: 3.0},
+        "coin-reuse": {1: 9.0, 2: 9.0, 3: 9.0},
     }
     pairs = triggers.compared([standing(name, scores) for name, scores in rows.items()])
-    assert [(p.ours, p.theirs) for p in pairs] == [
-        ("adaptive", "coin"),
-        ("adaptive", "periodic"),
-        ("adaptive-reuse", "coin-reuse"),
+    assert [(p.group.ours.name, p.theirs, p.label) for p in pairs] == [
+        ("adaptive", "coin", "coin"),
+        ("adaptive", "periodic", "periodic"),
+        ("adaptive-reuse-20", "coin-reuse-20", "coin"),
     ]
     plain = {
-        p.theirs: stats.ttest_rel(list(rows[p.ours].values()), list(rows[p.theirs].values())).pvalue
+        p.theirs: stats.ttest_rel(
+            list(rows[p.group.ours.name].values()), list(rows[p.theirs].values())
+        ).pvalue
         for p in pairs
     }
     ordered = sorted(plain.values())
     assert min(p.p_holm for p in pairs) == pytest.approx(3 * ordered[0])
     assert pairs[0].found.mean == pytest.approx(1.0)
+
+
+def test_triggers_of_a_group_expect_the_same_rate_and_the_same_use_of_other_steps():
+    """At equal cost, that is: from the parts that the rows make, over a whole training."""
+    for group in TRIGGER_GROUPS:
+        made = [
+            lab_methods.make(
+                settings.run_of(BENCH.base, row, 0, **dict.fromkeys(searched(row), 0.5)).method,
+                torch.optim.SGD(net.parameters(), lr=0.1),
+                net,
+                total_steps=1000,
+                seed=0,
+            ).parts
+            for row in group.rows.values()
+            for net in [torch.nn.Linear(1, 1)]
+        ]
+        rates = [rate_of(parts.policy) for parts in made]
+        assert max(rates) - min(rates) <= 0.05, (group.title, rates)
+        assert len({reuses(parts.between) for parts in made}) == 1, group.title
+
+
+def searched(row):
+    return [each.name for each in settings.ranges_of(BENCH, row)]
+
+
+def reuses(between):
+    return getattr(between, "alpha", 0.0) != 0.0
+
+
+def rate_of(policy):
+    """Steps with a second gradient on squared norms that are normal and independent."""
+    generator, state, fired = torch.Generator().manual_seed(1), policy.start(), 0
+    for step in range(1000):
+        norm = 10.0 + float(torch.randn(1, generator=generator))
+        decision, state = policy.decide(
+            Observation(step=step, squared_norm=norm, generator=generator), state
+        )
+        fired += decision.use_sam
+    return fired / 1000
 
 
 @pytest.mark.parametrize(
@@ -56,15 +102,17 @@ def test_the_adaptive_trigger_is_compared_with_others_of_its_kind_and_p_is_corre
     ],
 )
 def test_every_outcome_has_its_sentence(found, p, told):
-    (sentence,) = sentences(BENCH, [], [TriggerPair("adaptive", "coin", found, p)], 0.5)
+    (sentence,) = sentences(BENCH, [], [TriggerPair(FIRST, "coin", found, p)], 0.5)
     assert told in sentence
-    assert sentence.startswith("digits, 40 % wrong labels, without reuse: adaptive against coin")
+    assert sentence.startswith(
+        "digits, 40 % wrong labels, half of the steps, no reuse: adaptive against coin"
+    )
 
 
 def test_settings_at_an_edge_give_no_verdict():
     found = Difference(30, 1.0, 0.6, 1.4, 0.001)
     edge = replace(standing("coin", {1: 1.0}), at_edge=("rho",))
-    (sentence,) = sentences(BENCH, [edge], [TriggerPair("adaptive", "coin", found, 0.006)], 0.5)
+    (sentence,) = sentences(BENCH, [edge], [TriggerPair(FIRST, "coin", found, 0.006)], 0.5)
     assert "no verdict, since the settings of coin are at an edge" in sentence
 
 
@@ -79,9 +127,9 @@ def test_seeds_are_added_until_it_can_be_told_and_what_is_finished_stays(
     monkeypatch.setattr(settings, "LIMIT", 0)
     monkeypatch.setattr(settings, "SEARCH_SEEDS", (0,))
     monkeypatch.setattr(triggers, "AT_ONCE", 2)
-    monkeypatch.setattr(
-        triggers, "TRIGGERS", [c for c in TRIGGERS if c.name in ("adaptive", "coin")]
-    )
+    pair = {label: FIRST.rows[label] for label in ("adaptive", "coin")}
+    monkeypatch.setattr(triggers, "TRIGGERS", list(pair.values()))
+    monkeypatch.setattr(triggers, "TRIGGER_GROUPS", [replace(FIRST, rows=pair)])
     places = ("--out", tmp_path / "runs", "--publish", tmp_path / "kept", "--jobs", 1, "--quiet")
     words = ("triggers", "--bench", "tiny", "--half-width", 1e-9, *places)
     assert aesam(*words, "--most", 4) == 0

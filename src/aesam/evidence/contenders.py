@@ -73,18 +73,88 @@ VARIANTS = (
     ),  # its radius follows from the rise that is searched
 )
 
-#: One trigger against another at half of the steps, with and without reuse; each with a radius
-#: (and a weight of the reused direction) of its own.
-TRIGGERS = (
-    Contender("adaptive", "ae-sam", {"budget": 0.5}),
-    Contender("inverted", "inverted-sam", {"budget": 0.5}),
-    Contender("coin", "ss-sam", {"p": 0.5}),
-    Contender("periodic", "looksam", {"k": 2, "alpha": 0.0}),
-    Contender("adaptive-reuse", "ae-looksam", {"budget": 0.5}),
-    Contender("inverted-reuse", "inverted-looksam", {"budget": 0.5}),
-    Contender("coin-reuse", "matched-looksam", HALF),
-    Contender("periodic-reuse", "looksam", {"k": 2}),
+
+@dataclass(frozen=True)
+class TriggerGroup:
+    """Triggers of one cost, and of one use of the steps that they leave out.
+
+    Args:
+        title: what readers call it.
+        rows: by what readers call each trigger; the others are compared with the first.
+    """
+
+    title: str
+    rows: Mapping[str, Contender]
+
+    @property
+    def ours(self) -> Contender:
+        """The adaptive trigger."""
+        return next(iter(self.rows.values()))
+
+    @property
+    def others(self) -> dict[str, Contender]:
+        """What it is compared with, by what readers call it."""
+        return {label: c for label, c in self.rows.items() if c is not self.ours}
+
+
+def _group(title: str, mark: str, **rows: tuple[str, Mapping[str, float]]) -> TriggerGroup:
+    made = {
+        label.replace("_", " "): Contender(f"{label.replace('_', '-')}{mark}", method, fixed)
+        for label, (method, fixed) in rows.items()
+    }
+    return TriggerGroup(title, made)
+
+
+#: The threshold above which a fifth of a normal distribution lies: a coin at that rate.
+_FIFTH = {"lambda1": 0.8416212335729143, "lambda2": 0.8416212335729143}
+
+#: One trigger against another at equal cost, each with a radius (and a weight of the reused
+#: direction) of its own. The first three groups have one rate all the time; in the others the
+#: triggers have the paper's schedule, few second gradients at first and many at the end, and stand
+#: against the same schedule and against as many at one rate.
+TRIGGER_GROUPS = (
+    _group(
+        "half of the steps, no reuse",
+        "",
+        adaptive=("ae-sam", {"budget": 0.5}),
+        coin=("ss-sam", {"p": 0.5}),
+        periodic=("looksam", {"k": 2, "alpha": 0.0}),
+        inverted=("inverted-sam", {"budget": 0.5}),
+    ),
+    _group(
+        "half of the steps, reuse",
+        "-reuse",
+        adaptive=("ae-looksam", {"budget": 0.5}),
+        coin=("matched-looksam", {"lambda1": 0.0, "lambda2": 0.0}),
+        periodic=("looksam", {"k": 2}),
+        inverted=("inverted-looksam", {"budget": 0.5}),
+    ),
+    _group(
+        "a fifth of the steps, reuse",
+        "-reuse-20",
+        adaptive=("ae-looksam", {"budget": 0.2}),
+        coin=("matched-looksam", _FIFTH),
+        periodic=("looksam", {"k": 5}),
+        inverted=("inverted-looksam", {"budget": 0.2}),
+    ),
+    _group(
+        "the paper's rule and schedule, no reuse",
+        "-paper",
+        adaptive=("ae-sam", HALF),
+        coin=("matched-sam", HALF),
+        coin_at_one_rate=("ss-sam", {"p": 0.5}),
+        inverted=("inverted-sam", HALF),
+    ),
+    _group(
+        "the paper's rule and schedule, reuse",
+        "-paper-reuse",
+        adaptive=("ae-looksam", HALF),
+        coin=("matched-looksam", HALF),
+        periodic=("looksam", {"k": 2}),
+        inverted=("inverted-looksam", HALF),
+    ),
 )
+TRIGGERS = tuple(row for group in TRIGGER_GROUPS for row in group.rows.values())
 
 #: A coin on ever fewer steps, each with a radius of its own: how far a larger radius makes up for
 #: second gradients that were not taken. ``coin`` and ``ss-sam-25`` belong to them too.

@@ -74,11 +74,14 @@ class Course:
             for search in searches:
                 search.go_on(failed)
 
-    def make(self, seeds: Sequence[int]) -> None:
-        """The runs that count, with these seeds, of every row whose settings are found."""
+    def make(self, seeds: Sequence[int], rows: Sequence[Contender] | None = None) -> None:
+        """The runs that count, with these seeds, of every row whose settings are found.
+
+        ``rows`` are all unless given.
+        """
         if self._places.train:
             searched = [job for search in self._searches.values() for job in search.done]
-            jobs = self._fresh(seeds)
+            jobs = self._fresh(seeds, self.contenders if rows is None else rows)
             with self._kept([*searched, *jobs]):
                 self._make(jobs)
 
@@ -113,9 +116,9 @@ class Course:
 
     # ---------------------------------------------------------------------------------------------
 
-    def _fresh(self, seeds: Sequence[int]) -> list[Job]:
+    def _fresh(self, seeds: Sequence[int], rows: Sequence[Contender]) -> list[Job]:
         found = self.found()
-        runs = [r for c in self.contenders for r in results.runs_of(self.bench, c, found, seeds)]
+        runs = [r for c in rows for r in results.runs_of(self.bench, c, found, seeds)]
         return [Job(run, folder_of(run, self._places.out)) for run in runs]
 
     @contextmanager
@@ -141,7 +144,8 @@ class Course:
         self.book.write(**{**about, **more})
 
     def _make(self, jobs: list[Job]) -> list[Outcome]:
-        missing = [job for job in jobs if not job.is_finished]
+        """What is not finished, each once: rows of two names may ask for the same run."""
+        missing = list({job.folder: job for job in jobs if not job.is_finished}.values())
         if not missing:
             return []
         check_all(missing, self._places.runner, self._places.out)

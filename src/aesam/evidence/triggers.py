@@ -1,10 +1,10 @@
 """``aesam triggers``: at equal cost, is the adaptive trigger better than another?
 
-Every trigger takes the second gradient on half of the steps, with a radius (and a weight of the
-reused direction) of its own; what is left to differ is which half.
+Triggers of a group take the second gradient on as many steps, each with a radius (and a weight of
+the reused direction) of its own; what is left to differ is which steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,9 @@ import tyro
 
 from aesam.evidence import results
 from aesam.evidence.benches import BENCHES, Bench, bench_of
+from aesam.evidence.book import Book
 from aesam.evidence.command import check_seeds, rooted
-from aesam.evidence.contenders import TRIGGERS
+from aesam.evidence.contenders import TRIGGER_GROUPS, TRIGGERS, TriggerGroup
 from aesam.evidence.course import Course, Places
 from aesam.evidence.frontier_page import as_page
 from aesam.evidence.standing import Difference, Standing, difference, holm
@@ -29,17 +30,15 @@ from aesam.lab.show.table import as_rich
 #: Seeds are added so many at a time, from the first on that no search has used.
 FIRST_SEED, AT_ONCE = 10, 10
 
-#: Which is compared with which: what stands before the hyphen is the trigger.
-OURS = {"": "adaptive", "-reuse": "adaptive-reuse"}
-
 
 @dataclass(frozen=True)
 class Triggers:
     """Compare the adaptive trigger with others at equal cost, with seeds until it can be told.
 
-    Settings are searched as by `aesam frontier`. Then seeds are added, ten at a time, until every
-    paired 95 % interval is as narrow as asked for, or there are MOST of them. Finished runs are
-    kept in PUBLISH and are never made again.
+    Settings are searched as by `aesam frontier`. Then seeds are added to each group of triggers,
+    ten at a time, until every paired 95 % interval in it is as narrow as asked for, or there are
+    MOST of them. Finished runs are kept in PUBLISH and are never made again, nor are those that
+    `aesam frontier` kept there.
     """
 
     bench: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(BENCHES) + "}")] = "digits-40"
@@ -67,26 +66,29 @@ class Triggers:
         wanted = bench.margin if self.half_width is None else self.half_width
         validation.check_positive("half-width", wanted)
         path = self.publish / f"triggers-{bench.name}.json"
+        Book(self.publish / f"{bench.name}.json", bench).unpack(self.out)
         with Crew() as crew:
             places = Places(self.out, path, self.runner, crew, self.train)
             course = Course(bench, TRIGGERS, places)
             course.search()
-            standings = self._until_told(course, wanted)
+            standings = [s for g in TRIGGER_GROUPS for s in self._until_told(course, g, wanted)]
         self._show(bench, path, standings, wanted)
         return tell_failures(course.failed)
 
-    def _until_told(self, course: Course, wanted: float) -> list[Standing]:
-        """More seeds for all until the widest interval is narrow enough, or they are used up."""
+    def _until_told(self, course: Course, group: TriggerGroup, wanted: float) -> list[Standing]:
+        """More seeds for a group until its widest interval is narrow enough, or all are used."""
         count = 0
         while True:
             count = min(self.most, count + AT_ONCE)
             seeds = range(FIRST_SEED, FIRST_SEED + count)
             check_seeds(seeds)
-            course.make(seeds)
-            standings = results.standings(course.bench, TRIGGERS, course.book, seeds)
-            widest = max((a.found.half_width for a in compared(standings)), default=None)
+            rows = list(group.rows.values())
+            course.make(seeds, rows)
+            standings = results.standings(course.bench, rows, course.book, seeds)
+            widest = max((a.half_width for a in apart(group, standings).values()), default=None)
             if not self.runner.quiet and widest is not None:
-                say(f"{course.bench.title}: {count} seeds, ± {widest:.3g} at the widest")
+                title = f"{course.bench.title}, {group.title}"
+                say(f"{title}: {count} seeds, ± {widest:.3g} at the widest")
             if count == self.most or course.failed or widest is None or widest <= wanted:
                 return standings
 
@@ -106,15 +108,19 @@ class Triggers:
         say(f"written: {path}, .txt and .svg")
 
 
+def apart(group: TriggerGroup, standings: Sequence[Standing]) -> dict[str, Difference]:
+    """The adaptive trigger's score less that of each other, by the other's name."""
+    scores = {s.name: s.scores for s in standings}
+    found = {
+        row.name: difference(scores[group.ours.name], scores[row.name])
+        for row in group.others.values()
+        if group.ours.name in scores and row.name in scores
+    }
+    return {name: each for name, each in found.items() if each is not None}
+
+
 def compared(standings: Sequence[Standing]) -> list[TriggerPair]:
-    """The adaptive trigger against every other of its kind, corrected together (Holm)."""
-    by_name: Mapping[str, Standing] = {s.name: s for s in standings}
-    found: dict[tuple[str, str], Difference] = {}
-    for name, theirs in by_name.items():
-        ours = OURS["-reuse" if name.endswith("-reuse") else ""]
-        if ours != name and ours in by_name:
-            apart = difference(by_name[ours].scores, theirs.scores)
-            if apart is not None:
-                found[ours, name] = apart
-    p_values = holm({name: apart.p_value for (_, name), apart in found.items()})
-    return [TriggerPair(ours, name, apart, p_values[name]) for (ours, name), apart in found.items()]
+    """The adaptive trigger against every other of its group, all corrected together (Holm)."""
+    found = {name: (g, each) for g in TRIGGER_GROUPS for name, each in apart(g, standings).items()}
+    p_values = holm({name: each.p_value for name, (_, each) in found.items()})
+    return [TriggerPair(g, name, each, p_values[name]) for name, (g, each) in found.items()]

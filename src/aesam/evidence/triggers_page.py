@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from aesam.evidence.benches import Bench
-from aesam.evidence.contenders import CONTENDERS
+from aesam.evidence.contenders import CONTENDERS, TRIGGER_GROUPS, TriggerGroup
 from aesam.evidence.frontier_page import places_of, shown_difference, shown_score
 from aesam.evidence.standing import FEWEST, Difference, Standing
 from aesam.lab.lab_methods import colour_of
@@ -17,41 +17,49 @@ from aesam.lab.show.canvas import Drawing, draw
 from aesam.lab.show.table import Line, Sheet
 
 COLUMNS = (
-    "trigger", "reuse", "score", "n", "adaptive − it, 95 %", "p (Holm)", "% SAM", "settings",
+    "trigger", "score", "n", "adaptive − it, 95 %", "p (Holm)", "% SAM", "settings",
 )  # fmt: skip
 CAPTION = (
-    "Every trigger takes a second gradient on half of the steps, with settings of its own from the "
-    "search; without reuse (other steps are plain) and with it (they reuse LookSAM's direction). "
-    "The last columns but two: the adaptive trigger's score less this one's, paired by seed, with "
-    "its 95 % t-interval, and p corrected for all of these comparisons (Holm)."
+    "Score: test {measure}, mean ± standard deviation over seeds. Triggers of a group take as many "
+    "second gradients, each with settings of its own from the search; other steps are plain, or "
+    "reuse LookSAM's direction. Adaptive − it: the adaptive trigger's score less this "
+    "one's{lower}, paired by seed, with its 95 % t-interval; p corrected for all of these "
+    "comparisons (Holm). "
+    "In the first groups adaptive and inverted spend a budget at one rate all the time on the "
+    "largest and the smallest ‖g‖² for their time. In the last two the rule is the paper's, "
+    "‖g‖² ≥ μ + cσ with c from 1 to −1, so that second gradients are rare at first and frequent at "
+    "the end; the coin and the inversion have its schedule."
 )
-REUSE = "-reuse"
+
+#: Of the figure, in inches; it grows with its lines.
+WIDTH, HEIGHT, LINE = 9.0, 1.3, 0.26
 
 
 @dataclass(frozen=True)
 class TriggerPair:
-    """The adaptive trigger against another, both with reuse or both without."""
+    """The adaptive trigger of a group against another, which is told by its row's name."""
 
-    ours: str
+    group: TriggerGroup
     theirs: str
     found: Difference
     p_holm: float
 
-
-def _trigger(name: str) -> str:
-    return name.removesuffix(REUSE)
+    @property
+    def label(self) -> str:
+        """What readers call the other."""
+        (label,) = [label for label, row in self.group.others.items() if row.name == self.theirs]
+        return label
 
 
 def sheet_of(bench: Bench, standings: Sequence[Standing], pairs: Sequence[TriggerPair]) -> Sheet:
-    """Two groups: without reuse, and with it."""
-    by_name = {pair.theirs: pair for pair in pairs}
+    """The groups one below the other, each under its title."""
+    by_name, pair_of = {s.name: s for s in standings}, {pair.theirs: pair for pair in pairs}
 
-    def line(s: Standing) -> Line:
-        pair = by_name.get(s.name)
+    def line(label: str, s: Standing) -> Line:
+        pair = pair_of.get(s.name)
         return Line(
             (
-                _trigger(s.name),
-                "yes" if s.name.endswith(REUSE) else "no",
+                label,
                 shown_score(bench, s),
                 str(len(s.scores)),
                 shown_difference(bench, pair.found if pair else None),
@@ -62,11 +70,17 @@ def sheet_of(bench: Bench, standings: Sequence[Standing], pairs: Sequence[Trigge
         )
 
     groups = [
-        tuple(line(s) for s in standings if s.name.endswith(REUSE) == reuse)
-        for reuse in (False, True)
+        tuple(
+            line(f"{label} ({group.title})", by_name[row.name])
+            for label, row in group.rows.items()
+            if row.name in by_name
+        )
+        for group in TRIGGER_GROUPS
     ]
     title = f"{bench.title}: which steps take the second gradient"
-    return Sheet(title, COLUMNS, tuple(g for g in groups if g), CAPTION, words=("settings",))
+    lower = " (a lower loss is a higher score)" if bench.measure == "loss" else ""
+    caption = CAPTION.format(measure=bench.measure, lower=lower)
+    return Sheet(title, COLUMNS, tuple(g for g in groups if g), caption, words=("settings",))
 
 
 def sentences(
@@ -74,13 +88,14 @@ def sentences(
 ) -> list[str]:
     """Whether the adaptive trigger is better than each other, worse, or as good; with reasons."""
     edge = {s.name for s in standings if s.at_edge}
-    return [_sentence(bench, pair, wanted, edge & {pair.ours, pair.theirs}) for pair in pairs]
+    return [
+        _sentence(bench, pair, wanted, edge & {pair.group.ours.name, pair.theirs}) for pair in pairs
+    ]
 
 
 def _sentence(bench: Bench, pair: TriggerPair, wanted: float, edge: set[str]) -> str:
-    reuse = "with reuse" if pair.ours.endswith(REUSE) else "without reuse"
     about = (
-        f"{bench.title}, {reuse}: adaptive against {_trigger(pair.theirs)} "
+        f"{bench.title}, {pair.group.title}: adaptive against {pair.label} "
         f"{shown_difference(bench, pair.found)}, n = {pair.found.n}, p = {pair.p_holm:.3f}"
     )
     return f"{about}: {_told(bench, pair, wanted, edge)}."
@@ -105,7 +120,8 @@ def _told(bench: Bench, pair: TriggerPair, wanted: float, edge: set[str]) -> str
 def drawing_of(bench: Bench, pairs: Sequence[TriggerPair]) -> Drawing:
     """The intervals of all differences, around a line at none."""
 
-    def paint(_: Figure, axes: Axes) -> None:
+    def paint(figure: Figure, axes: Axes) -> None:
+        figure.set_size_inches(WIDTH, HEIGHT + LINE * len(pairs))
         for place, pair in enumerate(pairs):
             found = pair.found
             axes.errorbar(
@@ -118,9 +134,7 @@ def drawing_of(bench: Bench, pairs: Sequence[TriggerPair]) -> Drawing:
             )
         axes.axvline(0.0, color="#888888", linewidth=1.0)
         axes.axvspan(-bench.margin, bench.margin, color="#888888", alpha=0.12)
-        labels = [
-            _trigger(p.theirs) + (" (reuse)" if p.theirs.endswith(REUSE) else "") for p in pairs
-        ]
+        labels = [f"{pair.label} ({pair.group.title})" for pair in pairs]
         axes.set_yticks([-place for place in range(len(pairs))], labels)
         unit = "points" if bench.measure == "accuracy" else "loss"
         axes.set_xlabel(f"adaptive less the other ({unit}; right of 0 it is better)")
