@@ -176,8 +176,10 @@ def drawing_of(
     sign = 1.0 if bench.measure == "accuracy" else -1.0
 
     def mark(s: Standing) -> Mark:
-        label = shortened(label_of_row(CONTENDERS[s.name]))
-        return Mark(cost[s.name], sign * s.spread.mean, label, high=s.spread.std or 0.0)
+        row, high = CONTENDERS[s.name], s.spread.std or 0.0
+        label = shortened(label_of_row(row)) if s.name in named else ""
+        colour = colour_of(row.method)
+        return Mark(cost[s.name], sign * s.spread.mean, label, high=high, colour=colour)
 
     def paint(figure: Figure, axes: Axes) -> None:
         for s in standings:
@@ -202,7 +204,7 @@ def drawing_of(
         axes.margins(0.12)
         _fit_to_means(axes, [sign * s.spread.mean for s in standings])
         figure.draw_without_rendering()  # the layout must be known to place labels on it
-        label_marks(axes, [mark(s) for s in standings if s.name in named], size=9.0)
+        label_marks(axes, list(map(mark, standings)), size=9.0)
 
     return Drawing(
         name,

@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 
 TYPE = 11.5  # points
 MARK = 6.0  # points from a mark's middle within which a label would touch it
+WIDTH = 0.6  # of a letter, as a share of its size
+INK = "#222222"
 
 
 @dataclass(frozen=True)
@@ -32,32 +34,36 @@ class Box:
 
 @dataclass(frozen=True)
 class Mark:
-    """A mark on the axes, what it is called, and how far its error bars reach."""
+    """A mark on the axes, what it is called, how far its error bars reach, and its colour.
+
+    A mark without text is only kept clear of the others' labels.
+    """
 
     x: float
     y: float
     text: str
     wide: float = 0.0
     high: float = 0.0
+    colour: str = INK
 
 
 def label_marks(axes: Axes, marks: Sequence[Mark], size: float = TYPE) -> None:
     """Put each label where it covers least: marks and labels before it, and the border.
 
-    The layout must be known: call ``figure.draw_without_rendering()`` before.
+    A thin line leads from each to its mark, and both are of its colour. The layout must be known:
+    call ``figure.draw_without_rendering()`` before.
     """
     to_points = 72 / axes.figure.dpi
     extent = axes.get_window_extent()
     room = Box(*(edge * to_points for edge in extent.extents))
     taken = [box for mark in marks for box in _covered(axes, mark, to_points)]
-    for mark in marks:
+    labels: list[Box] = []
+    for mark in filter(lambda mark: mark.text, marks):
         x, y = axes.transData.transform((mark.x, mark.y)) * to_points
-        width, height = 0.62 * size * len(mark.text), 1.1 * size
+        width, height = WIDTH * size * len(mark.text), 1.1 * size
         options = [_beside(x, y, width, height, dx, dy) for dx, dy in DIRECTIONS]
-        chosen = min(
-            options, key=lambda box: sum(box.overlap(b) for b in taken) + 3 * box.outside(room)
-        )
-        taken.append(chosen)
+        chosen = min(options, key=lambda box: _harm(box, taken, labels, room))
+        labels.append(chosen)
         axes.annotate(
             mark.text,
             (mark.x, mark.y),
@@ -66,8 +72,23 @@ def label_marks(axes: Axes, marks: Sequence[Mark], size: float = TYPE) -> None:
             ha="center",
             va="center",
             fontsize=size,
+            color=mark.colour,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": mark.colour,
+                "linewidth": 0.6,
+                "alpha": 0.6,
+                "shrinkA": 0.0,
+                "shrinkB": MARK / 2,
+            },
             in_layout=False,
         )
+
+
+def _harm(box: Box, taken: Sequence[Box], labels: Sequence[Box], room: Box) -> float:
+    """What a label there covers: another label is worse than a mark, the border worse still."""
+    covered = sum(map(box.overlap, taken)) + 2 * sum(map(box.overlap, labels))
+    return covered + 3 * box.outside(room)
 
 
 def _covered(axes: Axes, mark: Mark, to_points: float) -> list[Box]:
@@ -82,8 +103,11 @@ def _covered(axes: Axes, mark: Mark, to_points: float) -> list[Box]:
     return boxes
 
 
-# Right and left first; straight up and down run along the error bar, so they come last.
-DIRECTIONS = sorted(product((1, -1, 0), (0.8, -0.8, 0, 1.7, -1.7)), key=lambda d: d[0] == 0)
+# Near ones first, right and left before straight up and down, which run along the error bar.
+DIRECTIONS = sorted(
+    product((1, -1, 0, 1.6, -1.6), (0.8, -0.8, 0, 1.7, -1.7, 2.6, -2.6, 3.5, -3.5)),
+    key=lambda d: (abs(d[1]) > 1.7, abs(d[0]) > 1.0, d[0] == 0),
+)
 DIRECTIONS.remove((0, 0))
 
 
