@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from aesam import SAM, MethodRecord, list_methods, method_record
-from aesam.evidence import verdict
+from aesam.evidence import choosing, verdict
 from aesam.evidence.benches import BENCHES, FRESH_SEEDS
 from aesam.evidence.contenders import CONTENDERS, FINALISTS, SHARES
-from aesam.evidence.frontier_page import label_of_row, sheet_of
+from aesam.evidence.frontier_page import label_of_row, sheet_of, shown_difference
 from aesam.evidence.results import published
+from aesam.evidence.settings import ranges_of
 from aesam.lab.data import data_record, list_data_sets
 from aesam.lab.lab_methods import all_methods, is_own, lab_method, label_of, record_of
 from aesam.lab.models import list_models, model_help
@@ -395,6 +396,45 @@ def shares() -> str:
 
 
 @cache
+def everywhere() -> tuple[list[choosing.Candidate], dict[str, str]]:
+    """The rows that are finished on every bench that is, and these benches' titles by name."""
+    found = {name: published(bench, FRONTIER) for name, bench in BENCHES.items()}
+    return choosing.candidates(found), {n: BENCHES[n].title for n in choosing.compared_on(found)}
+
+
+def by_bench() -> str:
+    """Their differences to tuned SAM, bench by bench; the least bad at its worst comes first."""
+    among, titles = everywhere()
+    rows = _head("− SAM, 95 %", "batches /step", *titles.values())
+    for each in sorted(among, key=lambda c: -c.worst):
+        apart = [
+            shown_difference(BENCHES[bench], found) + "; edge" * (bench in each.at_edge)
+            for bench, found in each.apart.items()
+        ]
+        label = label_of_row(CONTENDERS[each.name])
+        rows.append(f"| {label} | {each.samples:.2f} | {' | '.join(apart)} |")
+    return "\n".join(rows)
+
+
+def choice() -> str:
+    """What to take at a cost."""
+    among, titles = everywhere()
+    rows = _head("batches per step, at most", "take", "search", "at its worst, − SAM, 95 %")
+    for cost in choosing.COSTS:
+        found = choosing.best_at(cost, among)
+        if found is not None:
+            row, bench = CONTENDERS[found.name], found.worst_bench
+            symbols = {s.name: s.symbol or s.name for s in record_of(row.method).settings}
+            searched = [symbols.get(r.name, r.name) for r in ranges_of(BENCHES[bench], row)]
+            apart = found.apart[bench]
+            worst = "–" if apart is None else shown_difference(BENCHES[bench], apart)
+            where = "" if apart is None else f", {titles[bench]}"
+            cells = [f"{cost:g}", label_of_row(row), ", ".join(searched) or "–", worst + where]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+@cache
 def verdicts() -> str:
     """Whether one cheap rule is as good as tuned SAM, in sentences."""
     told = verdict.of_books(FRONTIER)["sentences"]
@@ -429,6 +469,8 @@ def text_regimes() -> str:
 def tables() -> dict[str, str]:
     """The text that belongs after each marker."""
     return {
+        "by_bench": by_bench(),
+        "choice": choice(),
         "claims": claims(),
         "compatibility": compatibility(),
         "cost": cost(),

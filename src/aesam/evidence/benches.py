@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from aesam.evidence.contenders import ALL, FINALISTS, Contender, named
+from aesam.evidence.contenders import ALL, EQUAL_TIME, FINALISTS, Contender, named
 from aesam.lab.config import Run
 from aesam.lab.data import data_record
 from aesam.lab.errors import unknown
@@ -89,7 +89,7 @@ def _cifar(noise: float) -> Bench:
         _evaluated_last(replace(usual, data=replace(usual.data, subset=2500, noise=noise))),
         {"subset": 5000, "holdout": 0.5},
         (0.1, 0.2, 0.4, 0.8),
-        contenders=named(FINALISTS),
+        contenders=named((*FINALISTS, EQUAL_TIME)),
     )
 
 
@@ -116,7 +116,7 @@ def _text() -> Bench:
         (0.05, 0.1, 0.2, 0.4),
         measure="loss",
         margin=0.01,
-        contenders=named(FINALISTS),
+        contenders=named((*FINALISTS, EQUAL_TIME)),
         lost=math.log(63),
     )
 

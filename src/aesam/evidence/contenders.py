@@ -187,6 +187,9 @@ FINALISTS: dict[str, str] = {
     "ae-sam-20": "the adaptive trigger at a cost that is set, 1.2 batches a step",
 }
 
+#: Drawn in beside them, and no candidate: plain training that takes as long as SAM.
+EQUAL_TIME = "erm-long"
+
 
 def named(names: Iterable[str]) -> tuple[Contender, ...]:
     """The rows with these names, each once; an unknown one is refused with the near ones."""
