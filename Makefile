@@ -75,6 +75,7 @@ paper-cifar: .venv/lab  ## noise table, its curves and the cost on CIFAR-10 in d
 evidence: .venv/lab  ## score against cost on all benches, triggers, pages; a day, goes on where it stopped
 	$(BIN)/aesam frontier
 	$(BIN)/aesam triggers
+	$(BIN)/python benchmarks/cifar_regimes.py
 	$(BIN)/aesam frontier --no-train --time
 	$(BIN)/python benchmarks/pages.py
 
