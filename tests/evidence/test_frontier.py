@@ -11,8 +11,8 @@ from support.commands import aesam
 
 from aesam.evidence import benches, frontier_page, settings
 from aesam.evidence.benches import FRESH_SEEDS, SEARCH_SEEDS, Bench
-from aesam.evidence.book import Book
-from aesam.evidence.contenders import ALL, EQUAL_TIME, FINALISTS, SHARES, TRIGGERS, Contender
+from aesam.evidence.book import Book, Finished
+from aesam.evidence.contenders import ALL, BESIDE, CONTROLS, FINALISTS, SHARES, TRIGGERS, Contender
 from aesam.evidence.frontier_page import label_of_row
 from aesam.lab import validation
 from aesam.lab.data import data_record
@@ -105,6 +105,32 @@ def test_a_book_put_back_into_folders_is_taken_as_finished(bench, tmp_path):
     assert Job(run, folder_of(run, tmp_path / "b")).is_finished
 
 
+@pytest.mark.parametrize("name", ["digits-40", "text"])
+def test_what_is_searched_of_a_training_is_in_the_run_and_in_the_book(name, tmp_path):
+    bench = benches.BENCHES[name]
+    rows = {c.name: c for c in CONTROLS if c.training}
+    values = {"erm-early": 0.5, "erm-decay": 0.05, "erm-smooth": 0.3}
+    for row, value in values.items():
+        (searched,) = settings.ranges_of(bench, rows[row])
+        run = settings.run_of(bench.base, rows[row], 10, **{searched.name: value})
+        expected = value * bench.base.training.epochs if row == "erm-early" else value
+        field = "epochs" if row == "erm-early" else searched.name
+        assert getattr(run.training, field) == expected
+        book = Book(tmp_path / f"{row}.json", bench)
+        book._add(Finished(run, {"test_accuracy": 50.0}))
+        book.write(bench=name)
+        assert Book(tmp_path / f"{row}.json", bench).summary(run) == {"test_accuracy": 50.0}
+
+
+def test_a_search_of_the_weight_decay_begins_with_the_benchs_own():
+    for name in ("digits-40", "text"):
+        bench = benches.BENCHES[name]
+        (row,) = [c for c in CONTROLS if c.name == "erm-decay"]
+        (searched,) = settings.ranges_of(bench, row)
+        assert searched.start[0] == bench.base.training.weight_decay
+        assert len(searched.start) == 4
+
+
 def test_seeds_of_the_search_are_refused_for_what_is_reported(bench, tmp_path, capsys):
     code, told = frontier(tmp_path, "--seeds", 0, 10, capsys=capsys)
     assert code == 2
@@ -145,9 +171,10 @@ def test_the_finalists_are_ten_known_rows_and_run_where_a_run_takes_a_minute():
     assert set(FINALISTS) <= {row.name for row in ALL}
     assert all(FINALISTS.values())
     by_rows = {name: [c.name for c in bench.contenders] for name, bench in benches.BENCHES.items()}
-    few = [*FINALISTS, EQUAL_TIME]
+    few = [*FINALISTS, *BESIDE]
     for name, rows in by_rows.items():
-        expected = few if name.startswith(("cifar", "text")) else [c.name for c in ALL]
+        expected = few if name.startswith("cifar") else [c.name for c in ALL]
+        expected = few[:-1] if name == "text" else expected
         assert rows == expected
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aesam.evidence.benches import Bench
+from aesam.evidence.settings import OF_TRAINING
 from aesam.lab import files
 from aesam.lab.config import Method, Run, as_dict, config_hash
 from aesam.lab.folders import RunFolder, folder_of
@@ -89,8 +90,8 @@ class Book:
         self.about = dict(about)
         head = _as_json({**about, "columns": " ".join(KEPT)}, indent=1)[:-2]
         lines: dict[str, dict[str, Any]] = {}
-        for finished in sorted(self, key=_place):
-            what = _what(finished.run)
+        for finished in sorted(self, key=self._place):
+            what = _what(finished.run, self._bench)
             line = lines.setdefault(json.dumps(what), {**what, "seeds": {}})
             line["seeds"][str(finished.run.seed)] = [finished.summary.get(name) for name in KEPT]
         body = ",\n  ".join(map(_as_json, lines.values()))
@@ -102,25 +103,31 @@ class Book:
         return replace(
             base,
             method=Method(line["method"]["name"], **settings),
-            training=replace(base.training, epochs=line["epochs"]),
+            training=replace(base.training, epochs=line["epochs"], **line.get("training", {})),
             seed=seed,
         )
+
+    def _place(self, finished: Finished) -> tuple[bool, str, str, int]:
+        """Where a run stands in the file: searches first, then by method, settings and seed."""
+        what = _what(finished.run, self._bench)
+        return not what["search"], finished.run.method.name, json.dumps(what), finished.run.seed
 
 
 def _as_json(value: dict[str, Any], indent: int | None = None) -> str:
     return json.dumps(files.without_nan(value), indent=indent, ensure_ascii=False)
 
 
-def _what(run: Run) -> dict[str, Any]:
-    """What a run of the bench is, but for its seed."""
+def _what(run: Run, bench: Bench) -> dict[str, Any]:
+    """What a run of the bench is, but for its seed; of its training what is not the bench's."""
+    usual = bench.base.training
+    own = {
+        name: value
+        for name in OF_TRAINING
+        if (value := getattr(run.training, name)) != getattr(usual, name)
+    }
     return {
         "search": run.data.holdout > 0.0,
         "method": {"name": run.method.name, **run.method.settings},
         "epochs": run.training.epochs,
+        **({"training": own} if own else {}),
     }
-
-
-def _place(finished: Finished) -> tuple[bool, str, str, int]:
-    """Where a run stands in the file: searches first, then by method, settings and seed."""
-    what = _what(finished.run)
-    return not what["search"], finished.run.method.name, json.dumps(what), finished.run.seed

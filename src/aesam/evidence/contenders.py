@@ -19,14 +19,17 @@ class Contender:
         fixed: settings that are given; those that the method's record says to search and that are
             not here are searched.
         length: epochs as a multiple of the bench's, 1 by default.
-        lengths: such multiples to search among, in the place of a fixed one; none by default.
+        training: settings of the training that are searched for this row, with the values to begin
+            with; none by default. ``length`` and ``weight_decay`` are multiples of the bench's.
+        label: what readers call it, where that does not follow from its method and settings.
     """
 
     name: str
     method: str
     fixed: Mapping[str, float] = field(default_factory=dict[str, float])
     length: float = 1.0
-    lengths: tuple[float, ...] = ()
+    training: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    label: str = ""
 
 
 def _as_named(*names: str) -> tuple[Contender, ...]:
@@ -46,7 +49,24 @@ PAPER = (
 #: What the paper's are set against at the same cost: other triggers, and no trigger at all.
 CONTROLS = (
     Contender("erm-long", "erm", length=2.0),
-    Contender("erm-early", "erm", lengths=(0.0625, 0.125, 0.25, 0.5)),
+    Contender(
+        "erm-early",
+        "erm",
+        training={"length": (0.0625, 0.125, 0.25, 0.5)},
+        label="ERM, stopped early",
+    ),
+    Contender(
+        "erm-decay",
+        "erm",
+        training={"weight_decay": (1.0, 4.0, 16.0, 64.0)},
+        label="ERM, weight decay",
+    ),
+    Contender(
+        "erm-smooth",
+        "erm",
+        training={"label_smoothing": (0.1, 0.2, 0.4, 0.8)},
+        label="ERM, label smoothing",
+    ),
     *_as_named("late-sam", "matched-sam", "inverted-sam"),
     Contender("matched-looksam", "matched-looksam", HALF),
     Contender("inverted-looksam", "inverted-looksam", HALF),
@@ -187,8 +207,9 @@ FINALISTS: dict[str, str] = {
     "ae-sam-20": "the adaptive trigger at a cost that is set, 1.2 batches a step",
 }
 
-#: Drawn in beside them, and no candidate: plain training that takes as long as SAM.
-EQUAL_TIME = "erm-long"
+#: Drawn in beside them, and no candidates: plain training that takes as long as SAM, and plain
+#: training whose usual remedies against overfitting are tuned as SAM's radius is.
+BESIDE = ("erm-long", "erm-decay", "erm-smooth")
 
 
 def named(names: Iterable[str]) -> tuple[Contender, ...]:

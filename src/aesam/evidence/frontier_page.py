@@ -30,18 +30,19 @@ COLUMNS = (
 )  # fmt: skip
 CAPTION = (
     "Score: test {measure}, mean ± standard deviation over seeds. Settings of each row's own, "
-    "chosen by the {measure} on held-out training samples with clean labels with seeds {search}, "
-    "reported on the test set with seeds {fresh}, which are others. − SAM: mean difference paired "
-    "by seed and its 95 % t-interval{better}; p against SAM, corrected for the number of rows "
-    "(Holm). Batches per step: gradients counted in units of a batch, a forward alone a third, "
-    "times the length of the training. Time: processor time on one thread as a multiple of ERM's, "
-    "measured step by step in turn with ERM. ↟ on the front: nobody is better at the same or a "
-    "lower {cost}. ERM twice as long is ERM at the time of SAM; ERM stopped early has its length "
-    "from the held-out samples. Runs that diverged count. Edge: the best value is the smallest or "
-    "largest that was tried, so the row takes part in no verdict."
+    "chosen by the {measure} on held-out training samples with clean labels with seeds "
+    "{search}, reported on the test set with seeds {fresh}, which are others. − SAM: mean "
+    "difference paired by seed and its 95 % t-interval{better}; p against SAM, corrected for "
+    "the number of rows (Holm). Batches per step: gradients counted in units of a batch, a "
+    "forward alone a third, times the length of the training. Time: processor time on one "
+    "thread as a multiple of ERM's, measured step by step in turn with ERM. ↟ on the front: "
+    "nobody is better at the same or a lower {cost}. ERM twice as long is ERM at the time of "
+    "SAM; ERM stopped early has its length from the held-out samples, and so have others their "
+    "weight decay or smoothing. Runs that diverged count. Edge: the best value is the smallest "
+    "or largest that was tried, so the row takes part in no verdict."
 )
 MEASURED, COUNTED = "training time (multiple of ERM's)", "gradients counted (batches per step)"
-SAM, ERMS = "sam", ("erm", "erm-early", "erm-long")
+SAM, ERMS = "sam", ("erm", "erm-early", "erm-long", "erm-decay", "erm-smooth")
 
 
 def caption_of(
@@ -71,8 +72,8 @@ def label_of_row(contender: Contender) -> str:
     """What readers call a row: its method, and what sets it apart from others of that method."""
     if contender.length != 1.0:
         return label_of(contender.name)
-    if contender.lengths:
-        return "ERM, stopped early"
+    if contender.label:
+        return contender.label
     usual = record_of(contender.method).defaults
     own = {k: v for k, v in contender.fixed.items() if usual.get(k) != v}
     label = label_of(contender.method)

@@ -20,6 +20,9 @@ LIMIT = 6
 #: What a search calls the epochs, as a multiple of the bench's.
 LENGTH = "length"
 
+#: What else of a training may be searched.
+OF_TRAINING = ("weight_decay", "label_smoothing")
+
 #: What is known of a row that has nothing to search.
 NOTHING_SEARCHED: dict[str, Any] = {"chosen": {}, "at_edge": [], "notes": [], "curves": []}
 
@@ -27,9 +30,10 @@ NOTHING_SEARCHED: dict[str, Any] = {"chosen": {}, "at_edge": [], "notes": [], "c
 def run_of(base: Run, contender: Contender, seed: int, **settings: float) -> Run:
     """The contender's run on a bench, with the settings that were found for it."""
     length = settings.pop(LENGTH, contender.length)
+    of_training: dict[str, Any] = {n: settings.pop(n) for n in OF_TRAINING if n in settings}
     method = lab_methods.fill(Method(contender.method, **{**contender.fixed, **settings}))
     epochs = max(1, round(length * base.training.epochs))
-    training = replace(base.training, epochs=epochs)
+    training = replace(base.training, epochs=epochs, **of_training)
     return replace(base, method=method, training=training, seed=seed)
 
 
@@ -38,12 +42,8 @@ def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
     record = lab_methods.record_of(contender.method)
     back = {*record.standing_back(contender.fixed), *contender.fixed}
     papers = lab_methods.searched("sam")["rho"]
-    lengths = contender.lengths
-    epochs = (
-        [Range(LENGTH, lengths, lengths[0], least=0.0, most=1.0, is_open=False)] if lengths else []
-    )
     return [
-        *epochs,
+        *(_of_training(bench, name, values) for name, values in contender.training.items()),
         *(
             setting.range_from(
                 bench.radii if (setting.name, setting.grid) == ("rho", papers) else setting.grid,
@@ -53,6 +53,14 @@ def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
             if setting.grid and setting.default is not None and setting.name not in back
         ),
     ]
+
+
+def _of_training(bench: Bench, name: str, values: tuple[float, ...]) -> Range:
+    """Of a training's own settings, from the values that its contender begins with."""
+    if name == "weight_decay":
+        own = bench.base.training.weight_decay
+        return Range(name, tuple(own * value for value in values), own, least=0.0)
+    return Range(name, values, values[0], least=0.0, most=1.0, is_open=name != LENGTH)
 
 
 def searches(bench: Bench, contenders: Iterable[Contender], out: Path) -> dict[str, MethodSearch]:
