@@ -29,6 +29,7 @@ from aesam.lab.own_methods import own_method
 
 ROOT = Path(__file__).parents[1]
 FRONTIER = ROOT / "results/frontier"
+IMAGES = ROOT / "docs/images"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -136,7 +137,7 @@ ENTRIES = (
 
 def claims() -> str:
     """How many of the paper's claims came out which way; our own questions are not counted."""
-    rows = _head("entry", *VERDICTS, "ρ at the edge of its grid")
+    rows = _head("entry", *VERDICTS, "what is wrong with its ρ")
     for name in ENTRIES:
         found = read(f"{name}/results.json")
         words = _words(found)
@@ -144,15 +145,22 @@ def claims() -> str:
         if sum(counts) != len(words):
             raise ValueError(f"{name} has a verdict that belongs to no column: {words}")
         shown = " | ".join(str(n or "–") for n in counts)
-        rows.append(f"| `results/{name}/table.txt` | {shown} | {_at_edge(found)} |")
+        rows.append(f"| `results/{name}/table.txt` | {shown} | {_radius(name, found)} |")
     return "\n".join(rows)
 
 
-def _at_edge(found: Any) -> str:
-    """The radii of an entry's rows that are the smallest or largest of the paper's grid."""
+#: Entries whose methods all have the ρ that was searched for SAM alone.
+ONE_RADIUS = ("table-noise-cifar10", "fig-noise-curves-cifar10")
+
+
+def _radius(name: str, found: Any) -> str:
+    """Why an entry's ρ decides nothing: SAM's for all, or the smallest or largest of the grid."""
+    if name in ONE_RADIUS:
+        return "SAM's for all"
     rows = [row for comparison in found.get("comparisons", []) for row in comparison["rows"]]
     radii = {row["settings"]["rho"] for row in rows} & {0.01, 0.5}
-    return ", ".join(f"{rho:g}" for rho in sorted(radii)) or "–"
+    edges = ", ".join(f"{rho:g}" for rho in sorted(radii))
+    return f"at the edge, {edges}" if edges else "–"
 
 
 def _words(found: Any) -> list[str]:
@@ -375,6 +383,22 @@ def frontier(name: str) -> str:
     return "\n".join(rows)
 
 
+def pictures() -> dict[str, Path]:
+    """The drawn benches and where docs show each: its file in docs/, by the published one."""
+    drawn = [FRONTIER / f"{name}.svg" for name in BENCHES]
+    drawn += sorted(FRONTIER.glob("triggers-*.svg"))
+    return {path.stem: IMAGES / f"frontier-{path.name}" for path in drawn if path.exists()}
+
+
+def picture(name: str) -> str:
+    """The picture of a bench, where it is drawn."""
+    if name not in pictures():
+        return ""
+    bench = BENCHES.get(name)
+    said = f"{bench.title}: {bench.measure} against cost" if bench else "paired differences"
+    return f"![{said}](images/{pictures()[name].name})"
+
+
 @cache
 def shares() -> str:
     """A coin on ever fewer steps, each with a radius of its own; SAM is all of them, ERM none."""
@@ -479,6 +503,7 @@ def tables() -> dict[str, str]:
         "faults": faults(),
         "finalists": finalists(),
         **{f"frontier_{name}": frontier(name) for name in BENCHES},
+        **{f"picture_{name}": picture(name) for name in (*BENCHES, "triggers-digits-40")},
         "lab_methods": lab_groups(),
         "lab_overhead": lab_overhead(),
         "methods": methods(),
@@ -505,13 +530,16 @@ def filled(page: str) -> str:
     """The page with every marked table as it should be."""
     for name, table in tables().items():
         marker = f"<!-- {name} -->\n"
-        page = re.sub(rf"{marker}(\|.*\n)*", lambda _, t=marker + table + "\n": t, page)
+        text = marker + (f"{table}\n" if table else "")
+        page = re.sub(rf"{marker}((\||!\[).*\n)*", lambda _, t=text: t, page)
     return page
 
 
 def main() -> None:
     for path in pages():
         path.write_text(filled(path.read_text()))
+    for name, shown in pictures().items():
+        shown.write_bytes((FRONTIER / f"{name}.svg").read_bytes())
 
 
 if __name__ == "__main__":

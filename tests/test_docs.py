@@ -19,6 +19,9 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import aesam
 from aesam import parts, registry, sharpness
+from aesam.evidence.benches import BENCHES
+from aesam.evidence.frontier_page import differences
+from aesam.evidence.results import published
 from aesam.lab import data, lab_methods, models
 from aesam.lab.cli import COMMANDS, parse
 from aesam.paper.reproduce import Reproduce
@@ -156,6 +159,9 @@ def test_the_tables_are_the_measured_ones_and_those_of_the_records():
         assert pages.filled(text) == text, "run: python benchmarks/pages.py"
     for name, table in pages.tables().items():
         assert any(f"<!-- {name} -->\n{table}\n" in text for text in PAGES.values()), name
+    for name, shown in pages.pictures().items():
+        published = pages.FRONTIER / f"{name}.svg"
+        assert shown.read_text() == published.read_text(), "run: python benchmarks/pages.py"
 
 
 def test_a_default_is_shown_as_what_it_is_to_the_fourth_digit():
@@ -171,20 +177,35 @@ def test_the_picture_is_of_the_measured_numbers():
     assert picture.description() in picture.PICTURE.read_text(), "run: benchmarks/picture.py"
 
 
-def test_the_gains_of_the_readme_are_the_measured_ones():
-    panels = program("picture").panels()
-    found = [{row["label"]: row["accuracy"]["mean"] for row in p["rows"]} for p in panels]
-    gains = [[of[label] - of["ERM"] for of in found] for label in ("SAM", "AE-LookSAM")]
-    (sam, ours) = [" and ".join(f"{gain:.0f}" for gain in both) for both in gains]
+def test_the_numbers_of_the_readme_are_the_measured_ones():
     said = " ".join(PAGES["README.md"].split())
-    assert f"SAM is {sam} points above plain training, AE-LookSAM {ours}" in said
+    found = {s.name: s for s in published(BENCHES["digits-40"], ROOT / "results/frontier")}
+    below = {name: f"{-each.mean:.1f}" for name, each in differences(list(found.values())).items()}
+    score = {name: f"{each.spread.mean:.1f} %" for name, each in found.items()}
+    assert f"SAM has {score['sam']} and plain training {score['erm']}" in said
+    assert f"*stopped early* has {score['erm-early']} at an eighth of the cost" in said
+    assert found["erm-early"].samples == pytest.approx(1 / 8, abs=0.01)
+    every_20th = f"{found['looksam-20'].samples:.2f} × the gradients"
+    assert f"within {below['looksam-20']} points of SAM at {every_20th}" in said
+    assert f"a coin on half of the steps within {below['ss-sam']}" in said
+    assert f"AE-SAM is {below['ae-sam']} points below" in said
+    assert f"its schedule drawn by a coin {below['matched-sam']}." in said
 
 
-def test_wherever_digits_with_wrong_labels_are_shown_their_radius_is_said_to_be_at_the_edge():
+def test_the_cost_in_the_readme_is_the_measured_one():
+    rows = json.loads((ROOT / "results/cost-cifar10/results.json").read_text())["rows"]
+    said = " ".join(PAGES["README.md"].split())
+    share = f"{rows['ae-sam']['percent_sam']:.0f} % of the steps {rows['ae-sam']['alone']:.2f} ×"
+    assert f"SAM takes {rows['sam']['alone']:.2f} × the time" in said
+    assert f"a second gradient on {share}" in said
+
+
+def test_wherever_a_table_of_the_papers_grid_is_shown_it_is_said_that_it_decides_nothing():
     for text in PAGES.values():
-        if "<!-- noise_digits -->" in text or "<!-- demo -->" in text:
+        if "<!-- noise_digits -->" in text or "<!-- noise_cifar -->" in text:
             assert "edge of the paper's\n    grid" in text
-            assert "being redone" in text
+            assert "made with SAM's ρ for all" in text
+            assert "decide nothing between methods" in text
 
 
 def test_results_are_small_and_say_how_they_were_made():

@@ -1,4 +1,4 @@
-"""Sharpness-aware training for PyTorch that takes the second gradient only where it pays."""
+"""Sharpness-aware training for PyTorch, at a cost you choose."""
 
 from aesam import parts, sharpness
 from aesam._core.health import Health
