@@ -23,7 +23,9 @@ def searched(score, *ranges, seeds=(0,), limit=6, **more):
         search.tell({one: score(**one.settings, seed=one.seed) for one in search.round.tries})
     assert len(set(asked)) == len(asked), "nothing is asked for twice"
     starts = [len(each.start) for each in search.ranges]
-    assert len(asked) <= len(search.seeds) * sum(values + 1 + limit for values in starts)
+    again = [3] * (len(starts) - 1)
+    most = sum(values + 1 + limit for values in starts) + sum(values + limit for values in again)
+    assert len(asked) <= len(search.seeds) * most
     return search, asked
 
 
@@ -230,16 +232,39 @@ def hill(rho, alpha, seed=0):
     return peak(2.0)(rho) - (alpha - 1.0) ** 2
 
 
-def test_rho_is_searched_first_then_alpha_at_the_best_rho():
+def test_rho_is_searched_first_then_alpha_at_the_best_rho_then_rho_around_it():
     search, asked = searched(hill, RHO, ALPHA)
     assert search.best == {"rho": 1.6, "alpha": 1.0}
     of_rho = [one for one in asked if one.settings["alpha"] == 0.5]
     assert asked[: len(of_rho)] == of_rho
-    assert {one.settings["rho"] for one in asked[len(of_rho) :]} == {1.6}
-    first, second = search.curves
-    assert (first.setting, second.setting) == ("rho", "alpha")
+    first, second, third = search.curves
+    assert [curve.setting for curve in search.curves] == ["rho", "alpha", "rho"]
     tried = [trial.settings for trial in second.trials]
     assert tried == [{"rho": 1.6, "alpha": a} for a in (0.1, 0.3, 0.5, 1.0, 2.0)]
+    assert [t.settings for t in third.trials] == [{"rho": r, "alpha": 1.0} for r in (0.8, 1.6, 3.2)]
+
+
+def test_a_rho_that_was_found_beside_a_poor_alpha_is_found_anew():
+    def score(rho, alpha, seed):
+        return peak(0.1 if alpha > 0.2 else 0.8)(rho) - 99 * abs(alpha - 0.1)
+
+    search, _ = searched(score, RHO, Range("alpha", (0.1, 0.3), usual=0.5, least=0.0))
+    assert search.best == {"rho": 0.8, "alpha": 0.1}
+    assert (search.at_edge, search.notes) == ([], [])
+
+
+def test_a_rho_that_is_at_an_edge_beside_the_best_alpha_is_noted_once():
+    def score(rho, alpha, seed):
+        return (peak(0.1)(rho) if alpha > 0.2 else rho) - 99 * abs(alpha - 0.1)
+
+    search, _ = searched(score, RHO, Range("alpha", (0.1, 0.3), usual=0.5, least=0.0), limit=2)
+    assert search.at_edge == ["rho"]
+    assert [note.count("the best rho is still at the edge, 0.8") for note in search.notes] == [1]
+
+
+def test_nothing_is_searched_again_where_alpha_stays_at_its_usual_value():
+    search, _ = searched(lambda rho, alpha, seed: peak(0.1)(rho) - abs(alpha - 0.5), RHO, ALPHA)
+    assert [curve.setting for curve in search.curves] == ["rho", "alpha"]
 
 
 def test_what_the_first_setting_found_is_never_lost_by_the_second():
@@ -287,11 +312,11 @@ def test_the_best_is_inside_or_at_a_bound_or_level_or_noted(
     assert (chosen.n, chosen.diverged) == (seeds, 0)
     whole = [t for t in search.curves[-1].trials if t.n == seeds and not t.diverged]
     assert chosen.mean == max(trial.mean for trial in whole)
-    for curve, each in zip(search.curves, search.ranges, strict=True):
-        tried = [trial.settings[curve.setting] for trial in curve.trials]
-        best = search.best[curve.setting]
-        if best in (tried[0], tried[-1]):
-            assert any(f"the best {each.name}" in note for note in search.notes)
+    last = {curve.setting: curve for curve in search.curves}
+    for name, curve in last.items():
+        tried = [trial.settings[name] for trial in curve.trials]
+        if search.best[name] in (tried[0], tried[-1]):
+            assert any(f"the best {name}" in note for note in search.notes)
 
 
 def test_rungs_double_up_to_all_seeds():

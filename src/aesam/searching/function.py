@@ -67,8 +67,9 @@ def search(
     The values of a setting widen by doubling and halving until the best is inside them; an edge
     that is within one standard error of its neighbour, or a natural bound, counts as inside. All
     values are tried with the first seed, and only those that do well with more. Settings are
-    searched one after the other, in the order given: name ``rho`` first. At most
-    ``len(seeds) * (values + 1 + limit)`` trainings are made for each.
+    searched one after the other, in the order given: name ``rho`` first. One that was searched
+    beside a usual value which another search then left is searched once more around its best. At
+    most ``len(seeds) * (values + 1 + limit)`` trainings are made for each, and as many again.
 
     Args:
         train_and_validate: a function that trains, and returns one number measured on data that

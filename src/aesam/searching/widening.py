@@ -1,7 +1,9 @@
 """A search for settings that says what to try, is told the scores, and widens its values.
 
 One setting after the other, each at the best values of those before it and the usual ones of those
-after it. The values of a setting widen by doubling and halving until the best is inside them.
+after it. The values of a setting widen by doubling and halving until the best is inside them. Where
+a later setting did not stay at its usual value, what was found before it was found beside another
+one: the best and its neighbours are tried once more, and widen again.
 
 All values are tried with the first seed; then the better half, and the neighbours of the best, with
 two seeds, the better half of these with four, and so on, until the best and its neighbours have
@@ -15,7 +17,7 @@ keeps the scores can go on after a kill.
 import math
 import statistics
 from collections.abc import Collection, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aesam.parts import checks
 from aesam.searching.ranges import Range
@@ -105,11 +107,20 @@ class Curve:
     trials: tuple[Trial, ...]
 
 
+@dataclass(frozen=True)
+class _End:
+    """What the last search of a setting came to, beside what the others were then."""
+
+    values: list[float]
+    is_at_edge: bool
+    notes: list[str]
+
+
 class WideningSearch:
     """The search: make the trainings of :attr:`round`, :meth:`tell` their scores, until it is None.
 
     For each setting it asks for at most ``len(seeds) * (values to start from + 1 + limit)``
-    trainings, each once.
+    trainings, and for ``len(seeds) * (3 + limit)`` where it is searched once more; each once.
 
     Args:
         ranges: the settings, the one to search first first.
@@ -138,9 +149,8 @@ class WideningSearch:
             raise ValueError("a search needs at least one setting and at least one seed")
         self.rungs, self.sign = rungs(len(self.seeds)), 1 if higher_is_better else -1
         self.curves: list[Curve] = []
-        self.notes: list[str] = []
-        self.at_edge: list[str] = []
         self._at = {each.name: each.usual for each in self.ranges}
+        self._ends: dict[str, _End] = {}
         self._scores: dict[Point, dict[int, float | None]] = {}
         self._found = True
         self._rounds = self._walk()
@@ -169,21 +179,42 @@ class WideningSearch:
         """Everything that was tried, in the order in which it was first asked for."""
         return [self._trial(point) for point in self._scores]
 
+    @property
+    def at_edge(self) -> list[str]:
+        """The settings whose best value is at the edge of what was tried."""
+        return [name for name, end in self._ends.items() if end.is_at_edge]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known of the result, in sentences."""
+        return [note for end in self._ends.values() for note in end.notes]
+
     # The walk ------------------------------------------------------------------------------------
 
     def _walk(self) -> Generator[Round, None, None]:
         for each in self.ranges:
-            line = _Line(self, each)
-            yield from line.walk()
-            self.curves.append(Curve(each.name, tuple(map(self._trial, line.points()))))
-            if line.best is None:
-                self._found = False
-                self.notes.append(f"every {each.name} that was tried diverged: {line.shown}")
+            yield from self._search(each)
+            if not self._found:
                 return
+        for place, each in enumerate(self.ranges):
+            if any(self._at[later.name] != later.usual for later in self.ranges[place + 1 :]):
+                yield from self._search(self._around_best(each))
+
+    def _search(self, each: Range) -> Generator[Round, None, None]:
+        line = _Line(self, each)
+        yield from line.walk()
+        self.curves.append(Curve(each.name, tuple(map(self._trial, line.points()))))
+        self._ends[each.name] = _End(line.values, line.is_at_edge, line.notes())
+        if line.best is None:
+            self._found = False
+        else:
             self._at[each.name] = line.best
-            if line.is_at_edge:
-                self.at_edge.append(each.name)
-            self.notes += line.notes()
+
+    def _around_best(self, each: Range) -> Range:
+        """The best value that was found for a setting, with those beside it."""
+        best, tried = self._at[each.name], self._ends[each.name].values
+        place = tried.index(best)
+        return replace(each, start=tuple(tried[max(0, place - 1) : place + 2]), usual=best)
 
     def point(self, name: str, value: float) -> Point:
         """The settings as they stand, but for one."""
@@ -327,8 +358,10 @@ class _Line:
         )
 
     def notes(self) -> list[str]:
-        """What is to be known of a best value that has nothing on one of its sides."""
-        if self.best is None or self.best not in (self.values[0], self.values[-1]):
+        """What is to be known of a best value that is none, or has nothing on one of its sides."""
+        if self.best is None:
+            return [f"every {self.range.name} that was tried diverged: {self.shown}"]
+        if self.best not in (self.values[0], self.values[-1]):
             return []
         name, best, up = self.range.name, f"{self.best:g}", self.best == self.values[-1]
         if self.is_at_edge:

@@ -112,16 +112,19 @@ def test_the_rows_are_those_of_before_with_more(pretend):
     )
 
 
-def test_alpha_is_searched_at_the_best_rho(pretend):
+def test_alpha_is_searched_at_the_best_rho_and_rho_once_more_around_it(pretend):
     alphas = (0.1, 0.3, 0.5, 0.6, 0.9)
     _, found = pretend("looksam", peak(1.0), alphas=alphas)
     look = of(found, "looksam")
     assert look["chosen"] == {"rho": 1.0, "alpha": 0.6}
-    of_rho, of_alpha = look["curves"]
+    of_rho, of_alpha, again = look["curves"]
     assert (of_rho["setting"], of_rho["at"]) == ("rho", {"alpha": 0.5})
     assert (of_alpha["setting"], of_alpha["at"]) == ("alpha", {"rho": 1.0})
     assert [point["value"] for point in of_alpha["points"]] == list(alphas)
-    assert len(found["rows"]) == len(of_rho["points"]) + len(of_alpha["points"]) - 1
+    assert (again["setting"], again["at"]) == ("rho", {"alpha": 0.6})
+    assert [point["value"] for point in again["points"]] == [0.5, 1.0, 2.0]
+    points = [len(curve["points"]) for curve in look["curves"]]
+    assert len(found["rows"]) == sum(points) - 2  # where two curves meet
 
 
 def test_the_curves_are_drawn_and_shown(pretend, capsys, tmp_path):

@@ -31,11 +31,12 @@ class Tune(RunFlags):
     """Search rho, alpha and what else a method has a grid for, never on the test set.
 
     The values of a setting are doubled and halved until the best one is inside them: rho first,
-    then the others at the best rho. All values are run with the first seed, those that do well
-    with more. What counts is the accuracy, or on text the loss, on a held-out tenth of the training
-    set. Shows the curves and the best settings, and writes tune.json and a figure for each setting.
-    Finished runs are never run again: stopped, it goes on when it is typed again. The paper then
-    repeats the training on all of the training set: use the settings with `aesam compare`.
+    then the others at the best rho, then rho around its best once more if they moved. All values
+    are run with the first seed, those that do well with more. What counts is the accuracy, or on
+    text the loss, on a held-out tenth of the training set. Shows the curves and the best settings,
+    and writes tune.json and a figure for each setting. Finished runs are never run again: stopped,
+    it goes on when it is typed again. The paper then repeats the training on all of the training
+    set: use the settings with `aesam compare`.
     """
 
     data: Data = field(default_factory=lambda: Data(holdout=0.1))
