@@ -3,6 +3,7 @@
 import hashlib
 import json
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from aesam.paper.plan import runs_of
 from aesam.paper.setups import Options
 
 PAPER = Options(preset="paper")
+RESULTS = Path(__file__).parents[2] / "results"
 TRAINED = [name for name, entry in ENTRIES.items() if isinstance(entry, Trained)]
 
 
@@ -87,6 +89,24 @@ def test_table_3_takes_k_2_and_the_same_thresholds_for_both():
     assert {r.method.get("k") for r in runs if r.method.name == "looksam"} == {2}
     adaptive = [r.method for r in runs if r.method.name.startswith(("ae-", "matched", "inverted"))]
     assert {(m.get("lambda1"), m.get("lambda2")) for m in adaptive} == {(-1.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    "name", ["table-noise", "table-noise-cifar10", "table-looksam-k", "fig-noise-curves"]
+)
+def test_the_published_noise_tables_are_of_the_runs_that_are_planned(name):
+    """What a comparison's default settings are today changes nothing of them."""
+    published = json.loads((RESULTS / name / "results.json").read_text())["comparisons"]
+    levels = tuple(each["settings"]["data"]["noise"] for each in published)
+    data = "cifar10" if name.endswith("cifar10") else "digits"
+    planned = panels_of(name.removesuffix("-cifar10"), Options(data=data, noise=levels))
+    assert [
+        {row.label: row.runs[0].method.settings for row in panel.rows} for panel in planned
+    ] == [{row["label"]: _set(row["settings"]) for row in each["rows"]} for each in published]
+
+
+def _set(settings):
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def test_the_noise_table_has_the_controls_by_itself_and_others_by_flag():

@@ -103,6 +103,9 @@ class Setup:
 
 
 TUNED_K = 5  # LookSAM's in `aesam tune`
+
+#: Under label noise: one radius for all methods, one weight for all that reuse, and why these.
+DIGITS_SETTINGS, CIFAR_SETTINGS = {"rho": 0.5, "alpha": 0.6}, {"rho": 0.2, "alpha": 0.3}
 DIGITS_CHOICE = (
     "ρ = 0.5 and α = 0.6 are the best of `aesam tune --plain-grid --noise 0.6 --seeds 0 1` on a "
     "held-out tenth, with k = 5 and λ of (0, 2) there; the same at every level of noise here."
@@ -156,7 +159,7 @@ def noisy(
     """Tables 3 and 4: label noise, a setup for each model and level."""
     if options.is_small:
         digits = options.data == "digits"
-        chosen = _digits_noise_settings() if digits else _cifar_noise_settings()
+        chosen = _for_all(DIGITS_SETTINGS if digits else CIFAR_SETTINGS)
         how = DIGITS_CHOICE if digits else CIFAR_CHOICE
         small = _small(options, ("digits-cnn",), subset=None)
         k = TUNED_K if digits else NOISE_SETTINGS["looksam"]["k"]
@@ -230,16 +233,6 @@ def _at(options: Options, base: Run) -> Run:
     if options.epochs is not None:
         training = replace(training, epochs=options.epochs)
     return replace(base, data=replace(base.data, root=options.root), training=training)
-
-
-def _digits_noise_settings() -> dict[str, dict[str, Any]]:
-    """What `aesam tune` found on digits, for the controls what it found for their models."""
-    return {name: lab_methods.tuned(name) for name in list_methods()}
-
-
-def _cifar_noise_settings() -> dict[str, dict[str, Any]]:
-    """One radius for all and one weight for all that reuse; see :data:`CIFAR_CHOICE`."""
-    return _for_all({"rho": 0.2, "alpha": 0.3})
 
 
 def _for_all(settings: Mapping[str, float]) -> dict[str, dict[str, Any]]:
