@@ -23,11 +23,13 @@ def results_sheet(comparison: Comparison, *, narrow: bool = False) -> Sheet:
     """The paper's kind of table: a group for each share of SAM.
 
     To be ``narrow`` (80 columns hold it) it goes without the number of seeds where all rows have
-    the same, and without the names of the baselines.
+    the same, without the names of the baselines, and without deviations of what is not ranked by.
     """
     columns = _columns(comparison)
     if narrow:
         columns[BASELINE] = lambda row: p_against(row.against_baseline)
+        columns["% SAM"] = lambda row: f"{row.percent_sam.mean:.1f}"
+        columns["train accuracy"] = lambda row: f"{row.train_accuracy.mean:.2f}"
     if narrow and len({row.n for row in comparison.rows}) == 1:
         del columns["n"]
     return Sheet(
