@@ -34,7 +34,7 @@ _COMMON_SETTINGS = ("compensate",)
 _NO_SETTINGS = {"total_steps", "seed", "base", "model", *COMMON} - {*_COMMON_SETTINGS}
 
 #: Names of what only the lab has: not an optimizer, but a way in which its loop trains.
-OF_THE_LAB = ("ema", "swa", "swad", "entropy-sgd", "saf")
+OF_THE_LAB = ("ema", "swa", "swad", "entropy-sgd", "saf", "erm-early")
 
 Record = TypeVar("Record")
 MethodClass = TypeVar("MethodClass", bound=Callable[..., SharpnessAware])

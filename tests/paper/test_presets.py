@@ -114,6 +114,7 @@ def test_the_noise_table_has_the_controls_by_itself_and_others_by_flag():
     controls = {"erm-long", "late-sam", "matched-sam", "inverted-sam", "matched-looksam",
                 "inverted-looksam"}  # fmt: skip
     assert controls <= names
+    assert "erm-early" not in names  # came after the tables were published
     assert not controls & {row.method for row in panels_of("table-cifar", PAPER)[0].rows}
     flagged = Options(preset="paper", controls=True)
     assert controls <= {row.method for row in panels_of("table-cifar", flagged)[0].rows}

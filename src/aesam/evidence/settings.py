@@ -8,6 +8,7 @@ from typing import Any
 from aesam.evidence.benches import SEARCH_SEEDS, Bench
 from aesam.evidence.contenders import Contender
 from aesam.lab import lab_methods
+from aesam.lab.companions.early_end import shortened
 from aesam.lab.config import Method, Run
 from aesam.lab.folders import folder_of
 from aesam.lab.grid import Job
@@ -32,7 +33,7 @@ def run_of(base: Run, contender: Contender, seed: int, **settings: float) -> Run
     length = settings.pop(LENGTH, contender.length)
     of_training: dict[str, Any] = {n: settings.pop(n) for n in OF_TRAINING if n in settings}
     method = lab_methods.fill(Method(contender.method, **{**contender.fixed, **settings}))
-    epochs = max(1, round(length * base.training.epochs))
+    epochs = shortened(length, base.training.epochs)
     training = replace(base.training, epochs=epochs, **of_training)
     return replace(base, method=method, training=training, seed=seed)
 

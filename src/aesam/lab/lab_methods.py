@@ -15,7 +15,7 @@ from torch import nn
 
 import aesam
 from aesam.lab.companions.companion import Companion
-from aesam.lab.config import Method
+from aesam.lab.config import Method, Run
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.own_methods import list_own_methods, own_method
 from aesam.parts.samples import Samples
@@ -97,6 +97,7 @@ def _register_own() -> None:
     wide, reuse = {"rho": 0.5}, {"rho": 0.5, "alpha": 0.6}
     of_paper = {
         "erm": LabMethod("paper", colour=BLACK, marker="o"),
+        "erm-early": LabMethod("control"),  # beside what it shortens
         "sam": LabMethod("paper", tuned=wide, colour=BLUE, marker="s"),
         "esam": LabMethod("paper", tuned=wide, colour=SKY, marker="D"),
         "ss-sam": LabMethod("paper", tuned=wide, colour=ORANGE, marker="^"),
@@ -313,14 +314,27 @@ def companion_of(method: Method) -> Companion:
         raise UsageError(f"{method.name}: {error}") from None
 
 
-def keeps_samples(name: str) -> bool:
-    """Whether a method trains on fewer samples than others, since it keeps some for itself."""
+def epochs_of(run: Run) -> int:
+    """How many epochs a run has: those of its training, unless its method ends earlier.
+
+    >>> epochs_of(Run(method=Method("erm"))), epochs_of(Run(method=Method("erm-early", length=0.5)))
+    (60, 30)
+    """
+    return companion_of(run.method).epochs(run.training.epochs)
+
+
+def takes_fewer_steps(name: str) -> bool:
+    """Whether a method takes fewer steps than others, since it keeps samples or ends early."""
+    return _keeps_samples(name) or companion_of(Method(name)).ends_early
+
+
+def _keeps_samples(name: str) -> bool:
     return is_own(name) and own_method(name).keeps != ""
 
 
 def kept_share(method: Method) -> float:
     """The share of the training samples that the method keeps for itself, mostly none."""
-    if not keeps_samples(method.name):
+    if not _keeps_samples(method.name):
         return 0.0
     own = own_method(method.name)
     return {**own.record.defaults, **method.settings}[own.keeps]

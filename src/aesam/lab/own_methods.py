@@ -12,6 +12,7 @@ from aesam.lab.companions.averages import ExponentialAverage, StochasticAverage
 from aesam.lab.companions.companion import Companion
 from aesam.lab.companions.dense_average import DenseAverage
 from aesam.lab.companions.earlier_outputs import EarlierOutputs
+from aesam.lab.companions.early_end import EarlyEnd
 from aesam.lab.companions.entropy_sgd import AtAnchor, entropy_sgd
 from aesam.mesa import TEMPERATURE
 from aesam.registry import OF_THE_LAB, MethodRecord, Registry, Setting
@@ -148,6 +149,16 @@ EPOCHS_BACK = Setting(
 )
 WAIT_EPOCHS = Setting(
     "wait_epochs", 5, "epochs before outputs are compared", allowed="≥ 0", least=0
+)
+
+LENGTH = Setting(
+    "length",
+    0.125,
+    "share of the epochs after which the training ends",
+    allowed="> 0, ≤ 1",
+    grid=(0.0625, 0.125, 0.25, 0.5),
+    least=0.0,
+    most=1.0,
 )
 
 
@@ -292,4 +303,14 @@ _register(
     cost="1 gradient a step",
     where="adds a term to the loss",
     paper="Du et al. 2022",
+)
+_register(
+    "erm-early",
+    "ERM, stopped early",
+    EarlyEnd,
+    LENGTH,
+    rule="w ← w − η g(w) for a share of the epochs, within which η falls to its end",
+    cost="1 gradient a step, on a share of the steps",
+    where="ends after a share of the epochs",
+    paper="Li, Soltanolkotabi and Oymak 2020",
 )

@@ -110,6 +110,7 @@ def check_with_data(run: Run) -> None:
 def _check_training(run: Run) -> None:
     training = run.training
     _check_numbers(training)
+    _check_warmup(run)
     _one_of("optimizer", training.optimizer, OptimizerName)
     _one_of("precision", training.precision, Precision)
     if training.measure is not None:
@@ -142,11 +143,20 @@ def _check_numbers(training: Training) -> None:
         check_positive("weight-decay, where it is not 0,", training.weight_decay)
     if training.clip is not None:
         check_positive("clip", training.clip)
-    if training.warmup and training.warmup >= training.epochs:
+
+
+def _check_warmup(run: Run) -> None:
+    warmup, whole, epochs = run.training.warmup, run.training.epochs, lab_methods.epochs_of(run)
+    if not warmup or warmup < epochs:
+        return
+    if epochs == whole:
         raise UsageError(
-            f"warmup must be shorter than the training's {training.epochs} epochs, got "
-            f"{training.warmup}"
+            f"warmup must be shorter than the training's {epochs} epochs, got {warmup}"
         )
+    raise UsageError(
+        f"warmup must be shorter than the {epochs} of {whole} epochs that {run.method.name} has, "
+        f"got {warmup}: shorten it, or leave {run.method.name} out"
+    )
 
 
 def _one_of(kind: str, name: str, names: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aesam.lab.config import Run
 from aesam.lab.errors import UsageError
-from aesam.lab.lab_methods import label_of, methods_of
+from aesam.lab.lab_methods import is_own, label_of, methods_of
 from aesam.paper.setups import Options, Setup
 
 LONG = "erm-long"
@@ -78,5 +78,8 @@ def names_with(options: Options, controls: bool) -> list[str]:
 
 
 def control_names() -> list[str]:
-    """What the paper's methods are set against: the lab's controls, and ERM for as long as SAM."""
-    return [LONG, *methods_of("control")]
+    """What the paper's methods are set against: ERM for as long as SAM, and the library's controls.
+
+    Those that only the lab has came after the tables were published.
+    """
+    return [LONG, *(name for name in methods_of("control") if not is_own(name))]

@@ -23,6 +23,7 @@ def test_compare_trains_all_of_them_and_reports_what_was_evaluated(tmp_path):
     assert rows.keys() == {"ERM", *map(label_of, list_own_methods())}
     costs = {label: row["gradients_per_step"] for label, row in rows.items()}
     assert costs.pop("SWAD") == 21 / 24  # it trains on nine tenths of the samples
+    assert costs.pop("ERM, stopped early") == 1 / 3  # it has one of three epochs
     assert set(costs.values()) == {1.0}
     page = (tmp_path / "report.html").read_text()
     assert "EMA: accuracy of an exponential average of the weights." in page

@@ -169,6 +169,17 @@ def test_the_same_run_twice_is_refused_with_both_folders(tmp_path):
     assert str(second) in str(caught.value)
 
 
+def test_gradients_are_counted_per_step_of_a_whole_training(tmp_path):
+    """Not per step of one that ends early on purpose, unless there are only such."""
+    write_short_run(tmp_path / "early", "erm-early", steps=90, gradients=90)
+    (alone,) = compared(tmp_path / "early")
+    assert row_of(alone, "ERM, stopped early").gradients_per_step == 1.0
+    write_short_run(tmp_path / "whole", "sam", steps=720, gradients=1440)
+    (beside,) = compared(tmp_path)
+    assert row_of(beside, "ERM, stopped early").gradients_per_step == 90 / 720
+    assert row_of(beside, "SAM").gradients_per_step == 2.0
+
+
 def test_what_only_some_seeds_were_judged_by_is_said_with_these_seeds(tmp_path):
     write_short_run(tmp_path, "swad", seed=0, evaluated="a mean")
     write_short_run(tmp_path, "swad", seed=1, left_undone="there was no start")

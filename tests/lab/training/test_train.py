@@ -21,6 +21,7 @@ from aesam.lab.training.interrupts import Stopped
 
 pytestmark = pytest.mark.slow
 METHODS = [*FOR_ANY_MODEL, *list_own_methods()]
+WHOLE = {"erm-early": {"length": 1.0}}  # of few epochs it would have one
 KEYS = {"test_accuracy", "train_loss", "percent_sam", "steps", "gradients", "seconds", "versions"}
 
 
@@ -28,14 +29,15 @@ def small_run(method="ae-looksam", **training_changes):
     usual = data_record("synthetic").usual
     changed = replace(usual.training, **({"epochs": 3} | training_changes))
     model = replace(usual.model, name="digits-cnn") if method == "sam-on" else usual.model
-    return replace(usual, method=fill(Method(method)), model=model, training=changed)
+    chosen = fill(Method(method, **WHOLE.get(method, {})))
+    return replace(usual, method=chosen, model=model, training=changed)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_digits_and_leaves_its_folder(method, tmp_path, capsys):
     code, told = aesam(
         "train", "--method", method, "--epochs", 3, "--noise", 0.2, "--out", tmp_path / "run",
-        capsys=capsys,
+        *(f"--{name}={value}" for name, value in WHOLE.get(method, {}).items()), capsys=capsys,
     )  # fmt: skip
     assert code == 0
     assert "test accuracy" in told

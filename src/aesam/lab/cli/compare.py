@@ -132,7 +132,7 @@ def finish(jobs: list[Job], runner: RunnerFlags, crew: Crew | None = None) -> li
         console=console,
         disable=runner.quiet or not console.is_terminal,
     )
-    epochs = sum(job.run.training.epochs for job in jobs)
+    epochs = sum(lab_methods.epochs_of(job.run) for job in jobs)
     with bar:
         task = bar.add_task(f"{len(jobs)} runs", total=epochs, state="")
         ended: list[Outcome] = []
@@ -157,7 +157,7 @@ def finish(jobs: list[Job], runner: RunnerFlags, crew: Crew | None = None) -> li
 def line_of(outcome: Outcome, number: int, total: int) -> str:
     run = outcome.job.run
     what = f"{run.method.name} seed {run.seed} noise {run.data.noise:g}"
-    name = f"[{number}/{total}] {what}, {run.training.epochs} epochs"
+    name = f"[{number}/{total}] {what}, {lab_methods.epochs_of(run)} epochs"
     if outcome.error is not None:
         return f"{name}: failed twice: {outcome.error.strip().splitlines()[-1]}"
     return f"{name}: finished" + {0: " before", 1: ""}.get(outcome.tries, " at the second try")

@@ -47,6 +47,12 @@ class Companion:
     evaluates = ""
     #: Whether :meth:`term` adds to the loss; only beside an optimizer without second gradients.
     adds_term = False
+    #: Whether :meth:`epochs` may be fewer than the training says.
+    ends_early = False
+
+    def epochs(self, whole: int) -> int:
+        """How many epochs the run has where its training says so many; asked before it begins."""
+        return whole
 
     def begin(self, stage: Stage) -> None:
         """The run is about to begin, or to go on."""

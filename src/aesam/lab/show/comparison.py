@@ -7,7 +7,7 @@ from typing import Any
 from aesam.lab.data.data_records import Score, data_record, list_data_sets
 from aesam.lab.errors import UsageError
 from aesam.lab.files import is_number
-from aesam.lab.lab_methods import keeps_samples, lab_method
+from aesam.lab.lab_methods import lab_method, takes_fewer_steps
 from aesam.lab.show import grouping
 from aesam.lab.show.finished_runs import FinishedRun
 from aesam.lab.show.stats import PairedTest, Spread, paired_t_test, spread
@@ -143,10 +143,10 @@ def comparison_of(
 def _usual_steps(runs: Sequence[FinishedRun]) -> float:
     """What gradients are counted per: the steps of the shortest, so that who trains longer pays.
 
-    Runs with fewer samples, since their method keeps some, do not count where there are others.
+    Runs whose method takes fewer, on fewer samples or epochs, do not count where there are others.
     """
-    on_all = [run for run in runs if not keeps_samples(run.method)]
-    return max(1, min(run.summary["steps"] for run in on_all or runs))
+    whole = [run for run in runs if not takes_fewer_steps(run.method)]
+    return max(1, min(run.summary["steps"] for run in whole or runs))
 
 
 def _measured_on(runs: Sequence[FinishedRun]) -> str:

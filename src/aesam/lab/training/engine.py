@@ -120,7 +120,8 @@ class Engine:
     ) -> None:
         training, goes_along = run.training, companion or Companion()
         self.accelerator = accelerator
-        self.total_steps = training.epochs * steps_per_epoch
+        self.epochs = goes_along.epochs(training.epochs)
+        self.total_steps = self.epochs * steps_per_epoch
         seed_all(run.seed)
         self.net: nn.Module = models.build_for(run.model, data_set)
         if training.channels_last:

@@ -10,6 +10,7 @@ from aesam import sharpness
 from aesam.lab import data
 from aesam.lab.config import Run
 from aesam.lab.data import AnySplit, Batches, DataSet
+from aesam.lab.lab_methods import epochs_of
 
 STAGES = (0.3, 0.6, 0.9)  # of training, at which single norms are kept
 BATCHES = {"gradients": 20, "norms": 400}  # at least so many for means, exactly for norms
@@ -41,7 +42,7 @@ class Meter:
     """
 
     def __init__(self, run: Run, train: AnySplit, data_set: DataSet, device: Any) -> None:
-        self._kind, self._total = run.training.measure, run.training.epochs
+        self._kind, self._total = run.training.measure, epochs_of(run)
         self._batches = data.Batches(
             train,
             data_set,

@@ -14,6 +14,7 @@ from rich.progress import (
 )
 
 from aesam.lab.config import Run
+from aesam.lab.lab_methods import epochs_of
 
 
 class Reporter(Protocol):
@@ -58,7 +59,7 @@ class Log(Silent):
         self._epochs = 1
 
     def begin(self, run: Run, total_steps: int, done: int) -> None:
-        self._epochs = run.training.epochs
+        self._epochs = epochs_of(run)
         where = f", going on at step {done}" if done else ""
         self.say(
             f"{run.method.name} · {run.model.name} on {run.data.name}, noise {run.data.noise:g}, "

@@ -177,7 +177,7 @@ class Trainer:
         self._begin_tracking()
         self._reporter.begin(self._run, total, counts.step)
         with StopRequest() as request:
-            while counts.epoch < self._run.training.epochs:
+            while counts.epoch < self._engine.epochs:
                 self._train_epoch(request)
                 self._finish_epoch(self._measure() if self._is_measured() else {})
         return self._summarise()
@@ -213,15 +213,15 @@ class Trainer:
         return request.signum != 0
 
     def _is_measured(self) -> bool:
-        done, training = self._counts.epoch + 1, self._run.training
-        return done % training.evaluate_every == 0 or done == training.epochs
+        done, every = self._counts.epoch + 1, self._run.training.evaluate_every
+        return done % every == 0 or done == self._engine.epochs
 
     def _measure(self) -> dict[str, float]:
         """Loss and accuracy on what is evaluated on, of the weights that are evaluated."""
         weights = self._companion.weights()
         with shown(self._engine, weights, self._batches):
             loss, accuracy = evaluate(self._engine, self._chunks(self._held))
-            if weights is not None and self._counts.epoch + 1 == self._run.training.epochs:
+            if weights is not None and self._counts.epoch + 1 == self._engine.epochs:
                 state = sharding.whole_model_state(self._engine.net)
                 self._evaluated = {name: tensor.clone() for name, tensor in state.items()}
         return {f"{self._kind}_loss": loss, f"{self._kind}_accuracy": accuracy}
