@@ -7,7 +7,7 @@ What only the lab has (:mod:`aesam.lab.own_methods`) stands beside the library's
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,6 +18,7 @@ from aesam.lab.companions.companion import Companion
 from aesam.lab.config import Method, Run
 from aesam.lab.errors import UsageError, unknown
 from aesam.lab.own_methods import list_own_methods, own_method
+from aesam.lab.settings_on_digits import ON_DIGITS
 from aesam.parts.samples import Samples
 from aesam.registry import (
     MethodRecord,
@@ -46,10 +47,11 @@ class LabMethod:
             should be set against, ``"variant"`` for any other.
         baseline: the method that it is tested against, beside SAM.
         borrows: whose searched settings it takes, where it is not searched itself.
-        tuned: its settings in the default comparison, on digits, found by `aesam tune`.
+        tuned: its settings in a comparison on digits, found by a search.
         colour: ``#rrggbb`` in figures.
         marker: matplotlib's, in figures.
         label: what readers call it, for a row that is no method of the library's.
+        in_default: whether it is compared by default beside the paper's; False by default.
     """
 
     group: Group = "variant"
@@ -59,6 +61,7 @@ class LabMethod:
     colour: str = GREY
     marker: str = "h"
     label: str = ""
+    in_default: bool = False
 
     def __post_init__(self) -> None:
         if self.group not in get_args(Group):
@@ -94,16 +97,15 @@ def lab_method(name: str) -> LabMethod:
 
 def _register_own() -> None:
     """In the order of the paper's tables, then what they should be set against."""
-    wide, reuse = {"rho": 0.5}, {"rho": 0.5, "alpha": 0.6}
-    of_paper = {
+    by_default = {
         "erm": LabMethod("paper", colour=BLACK, marker="o"),
-        "erm-early": LabMethod("control"),  # beside what it shortens
-        "sam": LabMethod("paper", tuned=wide, colour=BLUE, marker="s"),
-        "esam": LabMethod("paper", tuned=wide, colour=SKY, marker="D"),
-        "ss-sam": LabMethod("paper", tuned=wide, colour=ORANGE, marker="^"),
-        "ae-sam": LabMethod("paper", "ss-sam", tuned=wide, colour=VERMILION, marker="v"),
-        "looksam": LabMethod("paper", tuned=reuse, colour=GREEN, marker="P"),
-        "ae-looksam": LabMethod("paper", "looksam", tuned=reuse, colour=PURPLE, marker="X"),
+        "erm-early": LabMethod("control", in_default=True),  # beside what it shortens
+        "sam": LabMethod("paper", colour=BLUE, marker="s"),
+        "esam": LabMethod("paper", colour=SKY, marker="D"),
+        "ss-sam": LabMethod("paper", colour=ORANGE, marker="^"),
+        "ae-sam": LabMethod("paper", "ss-sam", colour=VERMILION, marker="v"),
+        "looksam": LabMethod("paper", colour=GREEN, marker="P"),
+        "ae-looksam": LabMethod("paper", "looksam", colour=PURPLE, marker="X"),
     }
     plain, look = "ae-sam", "ae-looksam"  # tested against, and with the settings of, these
     controls = {
@@ -116,23 +118,25 @@ def _register_own() -> None:
     }
     # Those of one kind share a colour: ascents, averages, combinations, radii.
     variants = {
-        "asam": LabMethod(tuned={"rho": 0.5}, colour=BLUE, marker="8"),
-        "fisher-sam": LabMethod(tuned=wide, colour=BLUE, marker="H"),
-        "f-sam": LabMethod(tuned=wide, colour=SKY, marker="8"),
-        "vasso": LabMethod(tuned=wide, colour=SKY, marker="H"),
-        "gsam": LabMethod(tuned=wide, colour=GREEN, marker="8"),
-        "wsam": LabMethod(tuned=wide, colour=GREEN, marker="H"),
-        "sam-on": LabMethod(tuned=wide, colour=BLUE, marker="*"),
+        "asam": LabMethod(colour=BLUE, marker="8"),
+        "fisher-sam": LabMethod(colour=BLUE, marker="H"),
+        "f-sam": LabMethod(colour=SKY, marker="8"),
+        "vasso": LabMethod(colour=SKY, marker="H"),
+        "gsam": LabMethod(colour=GREEN, marker="8"),
+        "wsam": LabMethod(colour=GREEN, marker="H"),
+        "sam-on": LabMethod(colour=BLUE, marker="*"),
         "le-sam": LabMethod(colour=VERMILION, marker="8"),
-        "gnp": LabMethod(tuned=wide, colour=GREEN, marker="*"),
+        "gnp": LabMethod(colour=GREEN, marker="*"),
         "ema": LabMethod(colour=ORANGE, marker="8"),
         "swa": LabMethod(colour=ORANGE, marker="H"),
         "swad": LabMethod(colour=ORANGE, marker="*"),
         "entropy-sgd": LabMethod(colour=PURPLE, marker="8"),
         "saf": LabMethod(colour=PURPLE, marker="H"),
     }
-    for name, record in {**of_paper, **controls, **variants}.items():
-        register_lab_method(name, record)
+    records = {**by_default, **controls, **variants}
+    for name in dict.fromkeys((*records, *ON_DIGITS)):
+        record = records.get(name, LabMethod())
+        register_lab_method(name, replace(record, tuned=ON_DIGITS.get(name, {})))
 
 
 _register_own()
@@ -163,6 +167,16 @@ def methods_of(group: Group) -> list[str]:
     ['erm', 'sam', 'esam', 'ss-sam', 'looksam', 'ae-sam', 'ae-looksam']
     """
     return [name for name in all_methods() if lab_method(name).group == group]
+
+
+def default_methods() -> list[str]:
+    """What is compared by default: the paper's, and the controls that belong beside them.
+
+    >>> default_methods()[:3]
+    ['erm', 'erm-early', 'sam']
+    """
+    kept = {name for name in all_methods() if lab_method(name).in_default}
+    return sorted({*methods_of("paper"), *kept}, key=order_of)
 
 
 def record_of(name: str) -> MethodRecord:
@@ -234,7 +248,7 @@ def searched(name: str) -> dict[str, tuple[float, ...]]:
 
 
 def tuned(name: str) -> dict[str, float]:
-    """The method's settings in the default comparison; a control has those that it borrows."""
+    """The method's settings in a comparison on digits; those that it borrows if it has none."""
     record = lab_method(name)
     found = record.tuned or (lab_method(record.borrows).tuned if record.borrows else {})
     return {k: v for k, v in found.items() if k in record_of(name).defaults}
