@@ -19,7 +19,7 @@ help:  ## show this
 
 setup: .venv/ready  ## make .venv with all that the tests and checks need
 
-demo: .venv/lab  ## compare the paper's seven methods on handwritten digits, and write a report
+demo: .venv/lab  ## compare the paper's seven methods and ERM stopped early on digits, and write a report
 	$(BIN)/aesam compare
 
 test: .venv/ready browser  ## run all tests

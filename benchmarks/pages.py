@@ -51,13 +51,14 @@ def step_overhead() -> str:
 def demo() -> str:
     (comparison,) = read("demo/results.json")["comparisons"]
     accuracy = f"{comparison['measured_on']} accuracy, % (n = {len(comparison['seeds'])})"
-    heads = ["method", accuracy, "% SAM", "time, × ERM", "p against SAM"]
-    rows = _head(*heads, "p against its baseline")
+    heads = ["method", accuracy, "in training", "% SAM", "gradients per step", "time, × ERM"]
+    rows = _head(*heads, "p against SAM", "p against its baseline")
     for row in comparison["rows"]:
         found = f"{row['accuracy']['mean']:.1f} ± {row['accuracy']['std']:.1f}"
         marked = f"**{found}**" if row["best_overall"] else found
         rows.append(
-            f"| {row['label']} | {marked} | {row['percent_sam']['mean']:.0f} "
+            f"| {row['label']} | {marked} | {row['train_accuracy']['mean']:.0f} "
+            f"| {row['percent_sam']['mean']:.0f} | {row['gradients_per_step']:.2f} "
             f"| {row['times_erm']['mean']:.2f} | {_p(row['against_sam'])} "
             f"| {_p(row['against_baseline'])} |"
         )

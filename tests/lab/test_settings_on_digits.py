@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from aesam.evidence.benches import BENCHES
+from aesam.evidence.benches import BENCHES, FRESH_SEEDS
+from aesam.evidence.book import Book
 from aesam.evidence.contenders import CONTENDERS
 from aesam.evidence.settings import run_of
 from aesam.lab.cli import COMMANDS, parse
 from aesam.lab.lab_methods import all_methods, tuned
 from aesam.lab.settings_on_digits import ON_DIGITS
 
-BOOK = Path(__file__).parents[2] / "results/frontier/digits-40.json"
+RESULTS = Path(__file__).parents[2] / "results"
+BOOK = RESULTS / "frontier/digits-40.json"
 FOUND = {name: row["chosen"] for name, row in json.loads(BOOK.read_text())["settings"].items()}
 ROWS = sorted(FOUND.keys() & set(all_methods()))
 
@@ -43,6 +45,20 @@ def test_the_run_of_a_comparison_is_the_one_of_the_evidence(name, default):
     (noise,) = default.noise
     own = default.run(name, 10, noise, **default.usual_settings(name, "digits"))
     assert own == run_of(BENCHES["digits-40"].base, CONTENDERS[name], 10, **FOUND[name])
+
+
+def test_the_published_demo_is_the_default_comparison_and_the_first_seeds_of_the_evidence(default):
+    demo = json.loads((RESULTS / "demo/results.json").read_text())
+    (comparison,) = demo["comparisons"]
+    assert (demo["command"], demo["seeds"]) == ("aesam compare", list(default.seeds))
+    assert demo["seeds"] == list(FRESH_SEEDS)[:3]
+    assert {row["method"] for row in comparison["rows"]} == {*default.methods}
+    bench = BENCHES["digits-40"]
+    book = Book(BOOK, bench)
+    for row in comparison["rows"]:
+        for run in row["runs"]:
+            its = run_of(bench.base, CONTENDERS[row["method"]], run["seed"], **FOUND[row["method"]])
+            assert run["test_accuracy"] == book.summary(its)["test_accuracy"]
 
 
 def test_the_default_comparison_has_the_paper_s_seven_and_the_strongest_cheap_control(default):
