@@ -46,6 +46,10 @@ def test_every_row_is_searched_run_on_fresh_seeds_and_shown(bench, tmp_path, cap
     kept = json.loads((tmp_path / "kept" / "tiny.json").read_text())
     assert set(kept["settings"]) == {"erm", "erm-early", "sam"}
     assert kept["settings"]["sam"]["chosen"]["rho"] > 0
+    (lengths,) = kept["settings"]["erm-early"]["curves"]  # no setting of a method's
+    assert [(point["value"], point["n"]) for point in lengths["points"]] == [
+        (value, 1) for value in (0.0625, 0.125, 0.25, 0.5)
+    ]
     reported = [run for run in kept["runs"] if not run["search"]]
     assert {(r["method"]["name"], s) for r in reported for s in r["seeds"]} == {
         (m, s) for m in ("erm", "sam") for s in ("10", "11")

@@ -177,14 +177,15 @@ class MethodSearch:
 
     def curves(self) -> list[ScoredCurve]:
         """Every setting that was searched to its end."""
-        found = {one.method: one for one in scored(self.done, self.score)}
+        done = {job.folder for job in self.done}
         curves: list[ScoredCurve] = []
         for curve in self._search.curves:
             points: dict[float, Scored] = {}
             for trial in curve.trials:
-                method = self._make_job(trial.settings, self._search.seeds[0]).run.method
-                if method in found:  # and not refused
-                    points[trial.settings[curve.setting]] = found[method]
+                jobs = [self._make_job(trial.settings, seed) for seed in self._search.seeds]
+                own = [job for job in jobs if job.folder in done]
+                if own:  # and not refused
+                    (points[trial.settings[curve.setting]],) = scored(own, self.score)
             at = {k: v for k, v in curve.trials[0].settings.items() if k != curve.setting}
             curves.append(ScoredCurve(curve.setting, at, points))
         return curves
