@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from aesam import SAM, MethodRecord, list_methods, method_record
-from aesam.evidence import choosing, verdict
+from aesam.evidence import choosing, tested_claims, verdict
 from aesam.evidence.benches import BENCHES, FRESH_SEEDS
 from aesam.evidence.contenders import CONTENDERS, FINALISTS, SHARES
 from aesam.evidence.frontier_page import label_of_row, sheet_of, shown_difference
@@ -460,6 +460,24 @@ def choice() -> str:
 
 
 @cache
+def claims_on_benches() -> str:
+    """What the paper says of one method against another, bench by bench, and what critics ask."""
+    found = {name: published(bench, FRONTIER) for name, bench in BENCHES.items()}
+    cells = {(t.claim, t.bench.name): t for t in tested_claims.tested(found)}
+    benches = [name for name in BENCHES if any(name == bench for _, bench in cells)]
+    rows = _head("claim", "said by", *(BENCHES[name].title for name in benches))
+    for claim in tested_claims.CLAIMS:
+        here = [cells.get((claim, name)) for name in benches]
+        shown = [
+            "–" if t is None else f"**{t.word}**: {shown_difference(t.bench, t.found)}"
+            for t in here
+        ]
+        by = "the paper" if claim.by_paper else "a reviewer"
+        rows.append(f"| {claim.told} | {by} | {' | '.join(shown)} |")
+    return "\n".join(rows)
+
+
+@cache
 def verdicts() -> str:
     """Whether one cheap rule is as good as tuned SAM, in sentences."""
     told = verdict.of_books(FRONTIER)["sentences"]
@@ -497,6 +515,7 @@ def tables() -> dict[str, str]:
         "by_bench": by_bench(),
         "choice": choice(),
         "claims": claims(),
+        "claims_on_benches": claims_on_benches(),
         "compatibility": compatibility(),
         "cost": cost(),
         "data_sets": data_sets(),
