@@ -371,8 +371,8 @@ def frontier(name: str) -> str:
     """Every finished row of a bench, the best first."""
     bench = BENCHES[name]
     found = published(bench, FRONTIER)
-    columns = ("method", "score", "in training", "n", "− SAM, 95 %", "% SAM", "batches /step",
-               "time, × ERM", "settings", "remark")  # fmt: skip
+    columns = ("method", "score", "in training", "n", "− SAM, 95 %", "p (Holm)", "% SAM",
+               "batches /step", "time, × ERM", "settings", "remark")  # fmt: skip
     unit = "test accuracy, %" if bench.measure == "accuracy" else "test loss"
     rows = _head(f"{bench.title}: method", unit, *columns[2:])
     if not found:
@@ -468,13 +468,18 @@ def claims_on_benches() -> str:
     rows = _head("claim", "said by", *(BENCHES[name].title for name in benches))
     for claim in tested_claims.CLAIMS:
         here = [cells.get((claim, name)) for name in benches]
-        shown = [
-            "–" if t is None else f"**{t.word}**: {shown_difference(t.bench, t.found)}"
-            for t in here
-        ]
+        shown = ["–" if t is None else f"**{t.word}**: {_tested(t)}" for t in here]
         by = "the paper" if claim.by_paper else "a reviewer"
         rows.append(f"| {claim.told} | {by} | {' | '.join(shown)} |")
     return "\n".join(rows)
+
+
+def _tested(one: tested_claims.Tested) -> str:
+    """The difference; where triggers fired on unequally many steps, how many."""
+    ours, theirs = one.shares
+    near = 1.0 < abs(ours - theirs) < 20.0
+    shares = f"; {ours:.0f} against {theirs:.0f} % of the steps" if near else ""
+    return shown_difference(one.bench, one.found) + shares
 
 
 @cache

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
+from aesam.evidence import settings
 from aesam.evidence.benches import BENCHES
+from aesam.evidence.contenders import CONTENDERS
 from aesam.evidence.frontier_page import COUNTED, MEASURED, drawings_of, remark, sheet_of
 from aesam.evidence.standing import (
     Standing,
@@ -50,11 +52,11 @@ def test_the_front_has_those_that_nobody_beats_at_the_same_or_a_lower_cost():
     rows = [
         standing("erm", 50, 1.0),
         standing("sam", 90, 2.0),
-        standing("dear", 89, 2.5),
-        standing("cheap", 90, 1.1),
-        standing("poor", 40, 1.0),
+        standing("esam", 89, 2.5),
+        standing("sub-sam", 90, 1.1),
+        standing("msam", 40, 1.0),
     ]
-    assert front(rows, costs(rows)) == ["erm", "cheap"]
+    assert front(rows, costs(rows)) == ["erm", "sub-sam"]
 
 
 def test_costs_are_measured_times_only_where_every_row_has_one():
@@ -62,6 +64,21 @@ def test_costs_are_measured_times_only_where_every_row_has_one():
     assert costs(rows) == {"ss-sam": 1.5, "sam": 2.0}
     timed = [rows[0], replace(rows[1], time=2.5)]
     assert costs(timed) == {"ss-sam": 1.6, "sam": 2.5}
+
+
+def test_what_a_method_of_the_lab_does_beside_its_steps_has_no_time_and_waits_for_none():
+    timed = [replace(standing("sam", 90, 2.0), time=2.5), standing("saf", 95, 1.0)]
+    assert costs(timed) == {"sam": 2.5}
+    assert front(timed, costs(timed)) == ["sam"]
+
+
+def test_runs_that_end_no_better_than_guessing_are_told():
+    run = settings.run_of(BENCHES["digits-40"].base, CONTENDERS["sam"], 10, rho=1.0)
+    kept = {"percent_sam": 100.0, "steps": 100, "test_accuracy": 50.0}
+    runs = [(run, {**kept, "train_accuracy": at}) for at in (60.0, 11.0, 19.0)]
+    found = standing_of("sam", runs, "accuracy", {}, (), 1.0, None)
+    assert found.unlearnt == 2
+    assert remark(replace(found, scores={1: 50.0, 2: 50.0, 3: 50.0})) == "2 of 3 did not learn"
 
 
 def test_a_standing_counts_what_went_astray_and_a_lost_loss_as_guessing():

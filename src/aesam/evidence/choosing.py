@@ -1,15 +1,16 @@
 """Which row to take at a cost: the one whose worst difference to tuned SAM is the smallest.
 
 A row that is best on one bench may be the last on another, and the best of many on the test set is
-partly luck. So only rows that are finished on every bench are asked, and what counts of a row is
-the bench on which it does worst. Benches count alike: differences are in units of their margins.
+partly luck. So only the few rows are asked that were fixed to be run on every bench, and what
+counts of a row is the bench on which it does worst. Benches count alike: differences are in units
+of their margins.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aesam.evidence.benches import BENCHES
-from aesam.evidence.contenders import CONTENDERS
+from aesam.evidence.contenders import BESIDE, FINALISTS
 from aesam.evidence.frontier_page import SAM, differences
 from aesam.evidence.standing import FEWEST, Difference, Standing
 
@@ -61,7 +62,7 @@ def compared_on(found: Mapping[str, Sequence[Standing]]) -> list[str]:
 
 
 def candidates(found: Mapping[str, Sequence[Standing]]) -> list[Candidate]:
-    """Every row that is finished on each of those benches, in the order of the rows' list."""
+    """Every finalist, and what stands beside them, that is finished on each of those benches."""
     benches = compared_on(found)
     by_name = {bench: {s.name: s for s in found[bench]} for bench in benches}
     apart = {bench: differences(found[bench]) for bench in benches}
@@ -72,7 +73,7 @@ def candidates(found: Mapping[str, Sequence[Standing]]) -> list[Candidate]:
             {bench: apart[bench].get(name) for bench in benches},
             [bench for bench in benches if by_name[bench][name].at_edge],
         )
-        for name in CONTENDERS
+        for name in (*FINALISTS, *BESIDE)
         if benches and all(len(_scores(by_name[bench], name)) >= FEWEST for bench in benches)
     ]
 

@@ -41,8 +41,8 @@ class Frontier:
     rows: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="ROW [ROW ...]", help_behavior_hint="")
     ] = ()
-    """Who is compared: methods with a part of their settings fixed. Unless given, all on digits
-    and ten finalists elsewhere."""
+    """Who is compared: methods with a part of their settings fixed. Unless given, all on digits,
+    and elsewhere ten finalists and some of plain training."""
     seeds: tuple[int, ...] = FRESH_SEEDS
     """Of what is reported; those of the search are others."""
     root: Path = Path("data")

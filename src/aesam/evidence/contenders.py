@@ -197,7 +197,7 @@ CONTENDERS: dict[str, Contender] = {c.name: c for c in (*ALL, *TRIGGERS, *SHARES
 FINALISTS: dict[str, str] = {
     "erm": "what everything is a multiple of",
     "sam": "what everything is measured against",
-    "erm-early": "the strongest cheap control: a noise table without it shows who memorises least",
+    "erm-early": "a strong and cheap control: a noise table without it shows who memorises least",
     "ss-sam": "a coin on half of the steps: what any trigger of that cost must beat",
     "ae-sam": "the paper's first method",
     "ae-looksam": "the paper's second method",

@@ -123,8 +123,10 @@ def sheet_of(bench: Bench, standings: Sequence[Standing], seeds: Sequence[int]) 
 
 
 def remark(standing: Standing) -> str:
-    """Runs that diverged and steps that were skipped, where there are any."""
-    told = [f"† {standing.diverged} of {len(standing.scores)} diverged"] * bool(standing.diverged)
+    """Runs that diverged or did not learn and steps that were skipped, where there are any."""
+    n = len(standing.scores)
+    told = [f"† {standing.diverged} of {n} diverged"] * bool(standing.diverged)
+    told += [f"{standing.unlearnt} of {n} did not learn"] * bool(standing.unlearnt)
     skipped = f"{standing.skipped} of {standing.steps} steps skipped"
     return ", ".join(told + [skipped] * bool(standing.skipped))
 
@@ -171,8 +173,12 @@ def drawing_of(
     name: str,
     unit: str,
 ) -> Drawing:
-    """Score against a cost; the front as a line, those on it and the controls named."""
+    """Score against a cost; the front as a line, those on it and the controls named.
+
+    Rows without this kind of cost are left out.
+    """
     on_front = front(standings, cost)
+    standings = [s for s in standings if s.name in cost]
     named = {*on_front, SAM, *ERMS, "ae-sam", "ae-looksam"}
     sign = 1.0 if bench.measure == "accuracy" else -1.0
 

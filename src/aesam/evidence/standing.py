@@ -5,14 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aesam.evidence.contenders import CONTENDERS
 from aesam.evidence.timing import StepTime
 from aesam.lab.config import Run
-from aesam.lab.lab_methods import samples_of_method
+from aesam.lab.lab_methods import is_own, samples_of_method
 from aesam.lab.show.stats import Spread, mean, sample_std, spread
 from aesam.lab.summaries import is_diverged, skipped_steps
 
 #: A forward without its backward, as a share of a gradient.
 FORWARD = 1 / 3
+
+#: Percent of the training labels: who ends below has a tenth of them by guessing, and no more.
+LEARNT = 20.0
 
 #: Verdicts need as many fresh seeds.
 FEWEST = 10
@@ -49,6 +53,7 @@ class Standing:
         skipped: steps that its runs skipped since a gradient was not finite, of ``steps``.
         steps: of all its runs.
         trained: mean training accuracy or loss at the end, as it counts on the bench.
+        unlearnt: how many of its runs end with a training accuracy below :data:`LEARNT`.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Standing:
     skipped: int = 0
     steps: int = 0
     trained: float | None = None
+    unlearnt: int = 0
 
     @property
     def spread(self) -> Spread:
@@ -106,6 +112,7 @@ def standing_of(
         sum(map(skipped_steps, summaries)),
         sum(summary["steps"] for summary in summaries),
         mean([number(summary, "train") for summary in summaries]),
+        sum(summary.get("train_accuracy", LEARNT) < LEARNT for summary in summaries),
     )
 
 
@@ -154,21 +161,30 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 def costs(standings: Iterable[Standing]) -> dict[str, float]:
-    """What each row costs, by its name: measured times if all have one, else gradient-samples."""
+    """What each row costs, by its name: measured times if they are known, else gradient-samples.
+
+    One kind of cost is never set against the other: where times are known, rows that have none
+    have no cost.
+    """
     rows = list(standings)
-    timed = is_timed(rows)
-    return {s.name: s.time if timed and s.time is not None else s.samples for s in rows}
+    if is_timed(rows):
+        return {s.name: s.time for s in rows if s.time is not None}
+    return {s.name: s.samples for s in rows}
 
 
 def is_timed(standings: Iterable[Standing]) -> bool:
-    """Whether every row's time was measured; one kind of cost is never set against the other."""
-    return all(each.time is not None for each in standings)
+    """Whether the time of every row was measured that is an optimizer alone.
+
+    What else a method of the lab does is in no step (:mod:`aesam.evidence.timing`).
+    """
+    return all(s.time is not None for s in standings if not is_own(CONTENDERS[s.name].method))
 
 
 def front(standings: Iterable[Standing], cost: Mapping[str, float]) -> list[str]:
     """Those that nobody beats in score at the same or a lower cost, the cheapest first."""
     best: list[Standing] = []
-    for each in sorted(standings, key=lambda s: (cost[s.name], -s.spread.mean)):
+    known = [s for s in standings if s.name in cost]
+    for each in sorted(known, key=lambda s: (cost[s.name], -s.spread.mean)):
         if not best or each.spread.mean > best[-1].spread.mean:
             best.append(each)
     return [each.name for each in best]

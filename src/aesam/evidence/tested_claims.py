@@ -39,29 +39,44 @@ CLAIMS = (
     RowClaim("SAM better than ERM stopped early", "sam", "erm-early", by_paper=False),
     RowClaim("SAM better than ERM for as long", "sam", "erm-long", by_paper=False),
     RowClaim("SAM better than ERM, weight decay tuned", "sam", "erm-decay", by_paper=False),
+    RowClaim("SAM better than ERM, label smoothing tuned", "sam", "erm-smooth", by_paper=False),
     RowClaim("AE-SAM as good as SAM", "ae-sam", "sam", as_good=True),
     RowClaim("AE-SAM better than SS-SAM", "ae-sam", "ss-sam"),
+    RowClaim(
+        "AE-SAM better than a coin with its schedule", "ae-sam", "matched-sam", by_paper=False
+    ),
+    RowClaim("AE-SAM better than ERM stopped early", "ae-sam", "erm-early", by_paper=False),
     RowClaim("AE-LookSAM as good as SAM", "ae-looksam", "sam", as_good=True),
     RowClaim("AE-LookSAM better than LookSAM", "ae-looksam", "looksam"),
     RowClaim("AE-LookSAM better than SS-SAM", "ae-looksam", "ss-sam"),
+    RowClaim(
+        "AE-LookSAM better than a coin with its schedule",
+        "ae-looksam",
+        "matched-looksam",
+        by_paper=False,
+    ),
     RowClaim("AE-LookSAM better than ERM stopped early", "ae-looksam", "erm-early", by_paper=False),
 )
 
 
 @dataclass(frozen=True)
 class Tested:
-    """A claim on a bench: the difference, p corrected with all others, and what follows."""
+    """A claim on a bench: the difference, p corrected with all others, and what follows.
+
+    ``shares`` are the percentages of steps with a second gradient of both rows.
+    """
 
     claim: RowClaim
     bench: Bench
     found: Difference
     p_holm: float
     word: Word
+    shares: tuple[float, float]
 
 
 def tested(found: Mapping[str, Sequence[Standing]]) -> list[Tested]:
     """Every claim on every bench that has both rows, by claim and then by bench."""
-    cells: dict[str, tuple[RowClaim, Bench, Difference, bool]] = {}
+    cells: dict[str, tuple[RowClaim, Bench, Difference, tuple[Standing, Standing]]] = {}
     for claim in CLAIMS:
         for bench, standings in found.items():
             by_name = {s.name: s for s in standings}
@@ -69,17 +84,23 @@ def tested(found: Mapping[str, Sequence[Standing]]) -> list[Tested]:
                 pair = by_name[claim.ours], by_name[claim.theirs]
                 apart = difference(pair[0].scores, pair[1].scores)
                 if apart is not None:
-                    inside = not any(s.at_edge for s in pair) and apart.n >= FEWEST
-                    cells[f"{claim.told} {bench}"] = claim, BENCHES[bench], apart, inside
+                    cells[f"{claim.told} {bench}"] = claim, BENCHES[bench], apart, pair
     p_values = holm({key: apart.p_value for key, (_, _, apart, _) in cells.items()})
     return [
-        Tested(claim, bench, apart, p_values[key], _word(claim, bench, apart, p_values[key], fair))
-        for key, (claim, bench, apart, fair) in cells.items()
+        Tested(
+            claim,
+            bench,
+            apart,
+            p_values[key],
+            _word(claim, bench, apart, p_values[key], fair=not any(s.at_edge for s in pair)),
+            (pair[0].percent_sam, pair[1].percent_sam),
+        )
+        for key, (claim, bench, apart, pair) in cells.items()
     ]
 
 
 def _word(claim: RowClaim, bench: Bench, found: Difference, p_holm: float, fair: bool) -> Word:
-    if not fair:
+    if not fair or found.n < FEWEST:
         return "no verdict"
     if claim.as_good and found.low >= -bench.margin:
         return "holds"

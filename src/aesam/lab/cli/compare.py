@@ -34,7 +34,7 @@ HOW_CHOSEN = (
 HOW_FAR = (
     "How far this goes: three seeds show, they do not decide. The table with ten fresh seeds (10 "
     "to 19; those of the default comparison are the first three of them) and all controls is "
-    "docs/evidence.md. ERM stopped early is the strongest cheap control: without it a table under "
+    "docs/evidence.md. ERM stopped early is a strong and cheap control: without it a table under "
     "label noise shows who memorises least. One small data set without augmentation and one small "
     "network, on which ERM memorises the wrong labels: it says nothing about clean or large data."
 )
