@@ -123,7 +123,8 @@ def cost() -> str:
 
 
 VERDICTS = {  # how an entry's findings put it, by the column that counts it
-    "holds": ("holds here", "no difference found", "better here", "not rejected"),
+    "holds": ("holds here", "better here", "not rejected"),
+    "no difference found": ("no difference found",),
     "same direction, not significant": ("same direction",),
     "not seen": ("not seen",),
     "no fair test": ("every seed", "two seeds", "not tested", "cannot", "no sample", "remarked on"),

@@ -20,15 +20,16 @@ COLUMNS = (
     "trigger", "score", "n", "adaptive − it, 95 %", "p (Holm)", "% SAM", "settings",
 )  # fmt: skip
 CAPTION = (
-    "Score: test {measure}, mean ± standard deviation over seeds. Triggers of a group take as many "
-    "second gradients, each with settings of its own from the search; other steps are plain, or "
-    "reuse LookSAM's direction. Adaptive − it: the adaptive trigger's score less this "
+    "Score: test {measure}, mean ± standard deviation over seeds. Triggers of a group take as "
+    "many second gradients, each with settings of its own from the search; other steps are "
+    "plain, or reuse LookSAM's direction. Adaptive − it: the adaptive trigger's score less this "
     "one's{lower}, paired by seed, with its 95 % t-interval; p corrected for all of these "
-    "comparisons (Holm). "
-    "In the first groups adaptive and inverted spend a budget at one rate all the time on the "
-    "largest and the smallest ‖g‖² for their time. In the last two the rule is the paper's, "
-    "‖g‖² ≥ μ + cσ with c from 1 to −1, so that second gradients are rare at first and frequent at "
-    "the end; the coin and the inversion have its schedule."
+    "comparisons (Holm). In the first groups adaptive and inverted spend a budget at one rate "
+    "all the time on the largest and the smallest ‖g‖² for their time. In the last two the rule "
+    "is the paper's, ‖g‖² ≥ μ + cσ with c from 1 to −1, so that second gradients are rare at "
+    "first and frequent at the end; the coins and the inversion have its schedule; the first "
+    "coin takes as many as the rule did, the second half of the steps, for which the rule is "
+    "meant."
 )
 
 #: Of the figure, in inches; it grows with its lines.
