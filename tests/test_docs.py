@@ -196,6 +196,24 @@ def test_the_numbers_of_the_readme_are_the_measured_ones():
     assert round(found["looksam-20"].samples, 2) == 1.05
 
 
+def test_what_is_said_of_triggers_is_measured():
+    told = (ROOT / "results/frontier/triggers-digits-40.txt").read_text()
+    half = "digits, 40 % wrong labels, half of the steps, no reuse: adaptive against"
+    lines = {line.split("adaptive against ")[1].split(" ")[0]: line
+             for line in told.splitlines() if f"- {half}" in line}  # fmt: skip
+    assert "as good as each other, within 0.5" in lines["coin"]
+    assert "periodic +1.3" in lines["periodic"].replace("+1.28", "+1.3")
+    assert "better" in lines["periodic"]
+    assert "inverted +0.8" in lines["inverted"]
+    assert "better" in lines["inverted"]
+    reuse = [line for line in told.splitlines() if line.startswith("- ") and "steps, reuse" in line]
+    assert len(reuse) == 6
+    assert all("no difference was found" in line or "as good as" in line for line in reuse)
+    (rate,) = [line for line in told.splitlines() if "adaptive against coin at one rate" in line]
+    assert "−5.6" in rate or "−5.7" in rate
+    assert "worse" in rate
+
+
 def test_the_cost_in_the_readme_is_the_measured_one():
     rows = json.loads((ROOT / "results/cost-cifar10/results.json").read_text())["rows"]
     said = " ".join(PAGES["README.md"].split())

@@ -165,7 +165,7 @@ TRIGGER_GROUPS = (
         inverted=("inverted-looksam", {"budget": 0.2}),
     ),
     _group(
-        "the paper's rule and schedule, no reuse",
+        "the paper's rule, no reuse",
         "-paper",
         adaptive=("ae-sam", HALF),
         coin=("matched-sam", _AE_SHARE),
@@ -174,7 +174,7 @@ TRIGGER_GROUPS = (
         inverted=("inverted-sam", HALF),
     ),
     _group(
-        "the paper's rule and schedule, reuse",
+        "the paper's rule, reuse",
         "-paper-reuse",
         adaptive=("ae-looksam", HALF),
         coin=("matched-looksam", _AE_LOOK_SHARE),

@@ -97,9 +97,13 @@ def sentences(
 def _sentence(bench: Bench, pair: TriggerPair, wanted: float, edge: set[str]) -> str:
     about = (
         f"{bench.title}, {pair.group.title}: adaptive against {pair.label} "
-        f"{shown_difference(bench, pair.found)}, n = {pair.found.n}, p = {pair.p_holm:.3f}"
+        f"{shown_difference(bench, pair.found)}, n = {pair.found.n}, {_p(pair.p_holm)}"
     )
     return f"{about}: {_told(bench, pair, wanted, edge)}."
+
+
+def _p(p_value: float) -> str:
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 def _told(bench: Bench, pair: TriggerPair, wanted: float, edge: set[str]) -> str:
@@ -138,12 +142,12 @@ def drawing_of(bench: Bench, pairs: Sequence[TriggerPair]) -> Drawing:
         labels = [f"{pair.label} ({pair.group.title})" for pair in pairs]
         axes.set_yticks([-place for place in range(len(pairs))], labels)
         unit = "points" if bench.measure == "accuracy" else "loss"
-        axes.set_xlabel(f"adaptive less the other ({unit}; right of 0 it is better)")
+        axes.set_xlabel(f"adaptive less the other ({unit})")
 
     return Drawing(
         f"triggers-{bench.name}",
         f"{bench.title}: the adaptive trigger against others at equal cost",
-        "Paired differences with their 95 % intervals; within the band two are as good as each "
-        "other.",
+        "Paired differences with their 95 % intervals, right of 0 the adaptive trigger is better; "
+        "within the band two are as good as each other.",
         draw(f"triggers-{bench.name}", paint),
     )
