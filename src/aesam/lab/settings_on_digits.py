@@ -26,7 +26,7 @@ ON_DIGITS: Mapping[str, Mapping[str, float]] = {
     "functional-sam": {"rho": 2.0},
     "msam": {"rho": 6.0},
     "stale-sam": {"rho": 1.0},
-    "mesa": {"weight": 0.3, "decay": 0.99},
+    "mesa": {"weight": 0.8, "decay": 0.99},
     "lpf-sgd": {"rho": 0.001},
     "anti-pgd": {"rho": 0.001},
     "asam": {"rho": 4.0},
