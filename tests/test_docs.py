@@ -210,8 +210,13 @@ def test_what_is_said_of_triggers_is_measured():
     assert len(reuse) == 6
     assert all("no difference was found" in line or "as good as" in line for line in reuse)
     (rate,) = [line for line in told.splitlines() if "adaptive against coin at one rate" in line]
-    assert "−5.6" in rate or "−5.7" in rate
+    assert "−5.65" in rate
     assert "worse" in rate
+    coins = [line for line in told.splitlines() if "rule" in line and "against coin " in line]
+    alike = [line for line in coins if "coin at" not in line]
+    assert ["no difference" in line for line in alike] == [True, False]
+    assert "coin −0.57" in alike[1]
+    assert "worse" in alike[1]
 
 
 def test_the_cost_in_the_readme_is_the_measured_one():
