@@ -212,7 +212,9 @@ def test_what_is_said_of_triggers_is_measured():
     (rate,) = [line for line in told.splitlines() if "adaptive against coin at one rate" in line]
     assert "−5.65" in rate
     assert "worse" in rate
-    coins = [line for line in told.splitlines() if "rule" in line and "against coin " in line]
+    coins = [
+        line for line in told.splitlines() if "paper's rule" in line and "against coin " in line
+    ]
     alike = [line for line in coins if "coin at" not in line]
     assert ["no difference" in line for line in alike] == [True, False]
     assert "coin −0.57" in alike[1]
