@@ -12,6 +12,7 @@ from support.commands import aesam
 
 from aesam.lab import config
 from aesam.lab.cli import COMMANDS, parse, run_flags
+from aesam.lab.cli.compare import HOW_CHOSEN, HOW_FAR, NOT_TUNED, OTHER_LABELS
 from aesam.lab.config import Training, config_hash
 from aesam.lab.lab_methods import all_methods, record_of
 
@@ -136,11 +137,52 @@ def test_every_flag_is_explained(command):
 
 
 @pytest.mark.parametrize(
-    ("flags", "count"),
-    [((), 2), (("--seeds", "0"), 2), (("--epochs", "5"), 0), (("--rho", "1"), 0)],
+    ("flags", "notes"),
+    [
+        ((), [HOW_CHOSEN, HOW_FAR]),
+        (("--seeds", "0"), [HOW_CHOSEN, HOW_FAR]),
+        (("--channels-last", "--evaluate-every", "9"), [HOW_CHOSEN, HOW_FAR]),
+        (("--noise", "0.4", "0.6"), [OTHER_LABELS]),
+        (("--epochs", "5"), [NOT_TUNED]),
+        (("--dataset", "cifar10"), [NOT_TUNED]),
+        (("--epochs", "5", "--methods", "erm"), []),
+        (("--epochs", "5", "--methods", "sam", "--rho", "1"), []),
+        (("--rho", "1"), []),
+    ],
 )
-def test_only_the_default_comparison_says_how_its_settings_were_chosen(flags, count, monkeypatch):
-    assert len(parsed(monkeypatch, "compare", *flags).notes()) == count
+def test_a_comparison_says_how_its_settings_were_chosen_or_that_they_were_not(
+    flags, notes, monkeypatch
+):
+    assert parsed(monkeypatch, "compare", *flags).notes() == notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "rho"),
+    [
+        ((), 2.0),
+        (("--noise", "0.2"), 2.0),
+        (("--workers", "1"), 2.0),
+        (("--epochs", "6"), 0.05),
+        (("--subset", "400"), 0.05),
+        (("--model", "mlp"), 0.05),
+        (("--dataset", "synthetic"), 0.05),
+        (("--epochs", "6", "--rho", "1"), 1.0),
+    ],
+)
+def test_tuned_settings_are_used_on_the_training_that_they_were_tuned_on(flags, rho, monkeypatch):
+    """Elsewhere a radius of 2 would show SAM below plain training."""
+    jobs = parsed(monkeypatch, "compare", "--methods", "sam", *flags).plan()
+    assert {job.run.method.get("rho") for job in jobs} == {rho}
+
+
+def test_a_comparison_with_settings_that_nobody_tuned_says_so(tmp_path, capsys):
+    words = ("compare", "--dataset", "synthetic", "--model", "mlp", "--methods", "sam")
+    code, told = aesam(
+        *words, "--epochs", 1, "--seeds", 0, "--noise", 0, "--out", tmp_path, capsys=capsys
+    )
+    assert code == 0
+    assert NOT_TUNED in " ".join(told.split())
+    assert "which nobody chose for this training" in (tmp_path / "report.html").read_text()
 
 
 def test_a_flag_without_its_value_is_said_to_lack_it(capsys):
