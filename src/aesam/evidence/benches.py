@@ -98,8 +98,7 @@ def _text() -> Bench:
 
     The margin is a hundredth of a nat per character: one percent of the perplexity, and about a
     fifth of what SAM gains on the least loss of ERM on its way, where the regime was chosen
-    (``results/frontier/text-regimes.json``). Smoothed labels have no place where the loss itself is
-    what counts. A run that lost its loss counts as one that guesses
+    (``results/frontier/text-regimes.json``). A run that lost its loss counts as one that guesses
     among the 63 characters.
     """
     usual = data_record("kjv-text").usual
@@ -117,7 +116,7 @@ def _text() -> Bench:
         (0.05, 0.1, 0.2, 0.4),
         measure="loss",
         margin=0.01,
-        contenders=named((*FINALISTS, *(row for row in BESIDE if row != "erm-smooth"))),
+        contenders=named((*FINALISTS, *BESIDE)),
         lost=math.log(63),
     )
 

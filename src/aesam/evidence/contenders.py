@@ -20,7 +20,8 @@ class Contender:
             not here are searched.
         length: epochs as a multiple of the bench's, 1 by default.
         training: settings of the training that are searched for this row, with the values to begin
-            with; none by default. ``length`` and ``weight_decay`` are multiples of the bench's.
+            with; none by default. ``length``, ``lr`` and ``weight_decay`` are multiples of the
+            bench's.
         label: what readers call it, where that does not follow from its method and settings.
     """
 
@@ -66,6 +67,17 @@ CONTROLS = (
         "erm",
         training={"label_smoothing": (0.1, 0.2, 0.4, 0.8)},
         label="ERM, label smoothing",
+    ),
+    Contender(
+        "erm-tuned",
+        "erm",
+        training={
+            "length": (0.0625, 0.125, 0.25, 0.5),
+            "lr": (0.5, 1.0, 2.0),
+            "weight_decay": (1.0, 4.0, 16.0, 64.0),
+            "label_smoothing": (0.1, 0.2, 0.4, 0.8),
+        },
+        label="ERM, all tuned",
     ),
     *_as_named("late-sam", "matched-sam", "inverted-sam"),
     Contender("matched-looksam", "matched-looksam", HALF),
@@ -216,9 +228,9 @@ FINALISTS: dict[str, str] = {
     "ae-sam-20": "the adaptive trigger at a cost that is set, 1.2 batches a step",
 }
 
-#: Drawn in beside them, and no candidates: plain training that takes as long as SAM, and plain
-#: training whose usual remedies against overfitting are tuned as SAM's radius is.
-BESIDE = ("erm-long", "erm-decay", "erm-smooth")
+#: Drawn in beside them: plain training that takes as long as SAM, and plain training whose usual
+#: remedies against overfitting are all tuned, as SAM's radius is.
+BESIDE = ("erm-long", "erm-tuned")
 
 
 def named(names: Iterable[str]) -> tuple[Contender, ...]:

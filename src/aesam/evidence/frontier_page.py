@@ -37,12 +37,13 @@ CAPTION = (
     "forward alone a third, times the length of the training. Time: processor time on one "
     "thread as a multiple of ERM's, measured step by step in turn with ERM. ↟ on the front: "
     "nobody is better at the same or a lower {cost}. ERM twice as long is ERM at the time of "
-    "SAM; ERM stopped early has its length from the held-out samples, and so have others their "
-    "weight decay or smoothing. Runs that diverged count. Edge: the best value is the smallest "
-    "or largest that was tried, so the row takes part in no verdict."
+    "SAM; ERM stopped early has its length from the held-out samples, others have their weight "
+    "decay or smoothing from there, and ERM with all tuned has these and its learning rate. Runs "
+    "that diverged count. Edge: the best value is the smallest or largest that was tried, so the "
+    "row takes part in no verdict."
 )
 MEASURED, COUNTED = "training time (multiple of ERM's)", "gradients counted (batches per step)"
-SAM, ERMS = "sam", ("erm", "erm-early", "erm-long", "erm-decay", "erm-smooth")
+SAM, ERMS = "sam", ("erm", "erm-early", "erm-long", "erm-decay", "erm-smooth", "erm-tuned")
 
 
 def caption_of(

@@ -22,7 +22,10 @@ LIMIT = 6
 LENGTH = "length"
 
 #: What else of a training may be searched.
-OF_TRAINING = ("weight_decay", "label_smoothing")
+OF_TRAINING = ("lr", "weight_decay", "label_smoothing")
+
+#: Which of these are told as multiples of what the bench has.
+MULTIPLES = ("lr", "weight_decay")
 
 #: What is known of a row that has nothing to search.
 NOTHING_SEARCHED: dict[str, Any] = {"chosen": {}, "at_edge": [], "notes": [], "curves": []}
@@ -39,12 +42,19 @@ def run_of(base: Run, contender: Contender, seed: int, **settings: float) -> Run
 
 
 def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
-    """What is searched, radius first; nothing that is fixed or stands back for what is."""
+    """What is searched, radius first; nothing that is fixed or stands back for what is.
+
+    Smoothed labels have no place where the loss itself is what counts.
+    """
     record = lab_methods.record_of(contender.method)
     back = {*record.standing_back(contender.fixed), *contender.fixed}
     papers = lab_methods.searched("sam")["rho"]
     return [
-        *(_of_training(bench, name, values) for name, values in contender.training.items()),
+        *(
+            _of_training(bench, name, values)
+            for name, values in contender.training.items()
+            if bench.measure == "accuracy" or name != "label_smoothing"
+        ),
         *(
             setting.range_from(
                 bench.radii if (setting.name, setting.grid) == ("rho", papers) else setting.grid,
@@ -58,8 +68,8 @@ def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
 
 def _of_training(bench: Bench, name: str, values: tuple[float, ...]) -> Range:
     """Of a training's own settings, from the values that its contender begins with."""
-    if name == "weight_decay":
-        own = bench.base.training.weight_decay
+    if name in MULTIPLES:
+        own = getattr(bench.base.training, name)
         return Range(name, tuple(own * value for value in values), own, least=0.0)
     return Range(name, values, values[0], least=0.0, most=1.0, is_open=name != LENGTH)
 
