@@ -58,6 +58,24 @@ def test_what_comes_next_is_outside_and_allowed(values, bounds, is_open, up):
         assert beyond > each.start[-1] if up else beyond < each.start[0]
 
 
+def test_between_two_values_is_their_middle_by_ratio_where_they_are_not_near():
+    rho, k = Range("rho", (0.5, 1.0), 0.5), Range("k", (2, 5), 5)
+    assert (rho.between(0.4, 0.8), rho.between(0.1, 0.6)) == (0.566, 0.245)
+    assert rho.between(-0.8, -0.4) == -0.566
+    assert (rho.between(0.566, 0.8), rho.between(0.0, 0.4), rho.between(-1.0, 2.0)) == (None,) * 3
+    assert (k.between(5, 10), type(k.between(5, 10))) == (7, int)
+    assert k.between(1, 2) is None  # no whole number is between
+
+
+@given(st.floats(1e-300, 1e300), st.floats(1.0, 1e6), st.booleans())
+def test_what_is_between_is_between_and_comes_nearer(low, ratio, is_below_0):
+    ends = sorted([low, low * ratio] if not is_below_0 else [-low, -low * ratio])
+    middle = Range("setting", (1.0,), 1.0).between(*ends)
+    if middle is not None:
+        assert ends[0] < middle < ends[1]
+    assert (middle is None) == (ratio < 1.5) or abs(ratio - 1.5) < 1e-9
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

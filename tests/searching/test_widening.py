@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ START = (0.05, 0.1, 0.2)
 RHO = Range("rho", START, usual=0.05, least=0.0)
 
 
-def searched(score, *ranges, seeds=(0,), limit=6, **more):
+def searched(score, *ranges, seeds=(0,), limit=6, more_values=0, **more):
     """The search at its end, and everything that it asked for in order."""
     search, asked = WideningSearch(ranges or [RHO], seeds=seeds, limit=limit, **more), []
     while search.round:
@@ -25,7 +26,7 @@ def searched(score, *ranges, seeds=(0,), limit=6, **more):
     starts = [len(each.start) for each in search.ranges]
     again = [3] * (len(starts) - 1)
     most = sum(values + 1 + limit for values in starts) + sum(values + limit for values in again)
-    assert len(asked) <= len(search.seeds) * most
+    assert len(asked) <= len(search.seeds) * (most + more_values)
     return search, asked
 
 
@@ -274,6 +275,37 @@ def test_what_the_first_setting_found_is_never_lost_by_the_second():
     )
     assert search.best == {"rho": 0.1, "alpha": 0.5}
     assert len(asked) == 3 + 2 + 1  # 0.5 is the largest of three: 1.0 is tried beyond it
+
+
+# Fine settings -------------------------------------------------------------------------------
+
+
+def test_a_peak_between_two_values_is_found_where_the_setting_is_fine():
+    """SAM's radius on small images: 0.4 is not enough, and 0.8 does not learn."""
+    score = lambda rho, seed: -abs(rho - 0.6) - 9.0 * (rho > 0.7)  # noqa: E731
+    assert searched(score)[0].best == {"rho": 0.4}
+    fine = replace(RHO, is_fine=True)
+    search, _ = searched(score, fine, seeds=(0, 1, 2), more_values=4)
+    assert search.best == {"rho": 0.566}
+    assert values_of(search) == [0.05, 0.1, 0.2, 0.283, 0.4, 0.566, 0.8]
+    assert (search.at_edge, search.notes) == ([], [])
+    best = next(trial for trial in search.trials if trial.settings == search.best)
+    assert best.n == 3, "what is between has all seeds before it is the best"
+
+
+def test_nothing_is_between_where_the_best_stays_at_an_edge_or_nothing_learnt():
+    fine = replace(RHO, is_fine=True)
+    search, _ = searched(peak(1000.0), fine, limit=1, more_values=1)
+    assert (search.best, search.at_edge) == ({"rho": 0.4}, ["rho"])
+    assert values_of(search) == [0.05, 0.1, 0.2, 0.283, 0.4]
+    assert searched(lambda rho, seed: None, fine, limit=1)[0].best is None
+
+
+def test_a_fine_setting_that_is_searched_once_more_is_near_already():
+    fine = replace(RHO, is_fine=True)
+    score = lambda rho, alpha, seed: -abs(rho - 0.14 * alpha) - abs(alpha - 1.0)  # noqa: E731
+    search, _ = searched(score, fine, ALPHA, more_values=6)
+    assert search.best == {"rho": 0.141, "alpha": 1.0}
 
 
 # Any curve -------------------------------------------------------------------------------------

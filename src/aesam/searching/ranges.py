@@ -7,6 +7,9 @@ from numbers import Integral
 
 from aesam.parts import checks
 
+#: Values whose ratio is smaller have none tried between them.
+FINE = 1.5
+
 
 @dataclass(frozen=True)
 class Range:
@@ -21,6 +24,8 @@ class Range:
         least: its least possible value, or -∞, the default. A best value there is no edge.
         most: its largest possible value, or ∞, the default.
         is_open: whether the bounds themselves are not allowed; False by default.
+        is_fine: whether values between the best and its neighbours are tried, too; False by
+            default.
 
     >>> Range("k", (2, 5), usual=5, least=1).beyond([2, 5], up=True)
     10
@@ -34,6 +39,7 @@ class Range:
     least: float = -math.inf
     most: float = math.inf
     is_open: bool = False
+    is_fine: bool = False
 
     def __post_init__(self) -> None:
         if not self.start:
@@ -82,6 +88,19 @@ class Range:
         beyond = int(away) if self.is_whole else float(away)
         is_too_large = self.is_whole and abs(beyond) >= 2**63
         return None if is_too_large or beyond in values or not self.allows(beyond) else beyond
+
+    def between(self, low: float, high: float) -> float | None:
+        """The middle of two values by their ratio, in three digits.
+
+        None where they are less than :data:`FINE` apart, have no ratio (0, or two signs), or where
+        no whole number is between.
+        """
+        ends = sorted(map(abs, (low, high)))
+        if low * high <= 0.0 or ends[1] < FINE * ends[0]:
+            return None
+        middle = math.copysign(math.sqrt(ends[0]) * math.sqrt(ends[1]), low)
+        middle = round(middle) if self.is_whole else float(f"{middle:.3g}")
+        return middle if low < middle < high else None
 
 
 def _doubled(edge: float, values: Sequence[float], up: bool) -> float:

@@ -1,9 +1,10 @@
 """A search for settings that says what to try, is told the scores, and widens its values.
 
 One setting after the other, each at the best values of those before it and the usual ones of those
-after it. The values of a setting widen by doubling and halving until the best is inside them. Where
-a later setting did not stay at its usual value, what was found before it was found beside another
-one: the best and its neighbours are tried once more, and widen again.
+after it. The values of a setting widen by doubling and halving until the best is inside them; of a
+fine one, values between the best and its neighbours follow, until they are near it. Where a later
+setting did not stay at its usual value, what was found before it was found beside another one: the
+best and its neighbours are tried once more, and widen again.
 
 All values are tried with the first seed; then the better half, and the neighbours of the best, with
 two seeds, the better half of these with four, and so on, until the best and its neighbours have
@@ -14,6 +15,7 @@ Nothing is trained here and nothing is drawn: the same scores lead the same way,
 keeps the scores can go on after a kill.
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Collection, Generator, Iterable, Mapping
@@ -120,7 +122,8 @@ class WideningSearch:
     """The search: make the trainings of :attr:`round`, :meth:`tell` their scores, until it is None.
 
     For each setting it asks for at most ``len(seeds) * (values to start from + 1 + limit)``
-    trainings, and for ``len(seeds) * (3 + limit)`` where it is searched once more; each once.
+    trainings, and for ``len(seeds) * (3 + limit)`` where it is searched once more; each once. Of a
+    fine setting it asks for two more whenever the distance to the neighbours halves.
 
     Args:
         ranges: the settings, the one to search first first.
@@ -242,12 +245,13 @@ class _Line:
         self.best: float | None = None
 
     def walk(self) -> Generator[Round, None, None]:
-        """Climb the rungs; where the best turns out to be at an edge, widen and climb again."""
+        """Climb the rungs; with values beyond the edge, or nearer the best, climb again."""
         while True:
             more = yield from self._climb()
+            self.left -= len(more)
+            more = more or self._nearer()
             if not more:
                 return
-            self.left -= len(more)
             self.values = sorted([*self.values, *more])
 
     def _climb(self) -> Generator[Round, None, list[float]]:
@@ -296,6 +300,15 @@ class _Line:
             sides = [up for up in (True, False) if self._is_edge(self.best, up, size)]
         beyond = [self.range.beyond(self.values, up=up) for up in sides]
         return [value for value in beyond if value is not None][: self.left]
+
+    def _nearer(self) -> list[float]:
+        """The values to add between the best and its neighbours, where these are not near it."""
+        if self.best is None or not self.range.is_fine:
+            return []
+        place = self.values.index(self.best)
+        beside = self.values[max(0, place - 1) : place + 2]
+        middles = [self.range.between(low, high) for low, high in itertools.pairwise(beside)]
+        return [value for value in middles if value is not None]
 
     def _is_edge(self, value: float, up: bool, size: int) -> bool:
         """Whether better values may lie beyond: not beyond a bound, nor where all is level."""
