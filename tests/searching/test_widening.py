@@ -16,7 +16,7 @@ START = (0.05, 0.1, 0.2)
 RHO = Range("rho", START, usual=0.05, least=0.0)
 
 
-def searched(score, *ranges, seeds=(0,), limit=6, more_values=0, **more):
+def searched(score, *ranges, seeds=(0,), limit=6, **more):
     """The search at its end, and everything that it asked for in order."""
     search, asked = WideningSearch(ranges or [RHO], seeds=seeds, limit=limit, **more), []
     while search.round:
@@ -26,7 +26,7 @@ def searched(score, *ranges, seeds=(0,), limit=6, more_values=0, **more):
     starts = [len(each.start) for each in search.ranges]
     again = [3] * (len(starts) - 1)
     most = sum(values + 1 + limit for values in starts) + sum(values + limit for values in again)
-    assert len(asked) <= len(search.seeds) * (most + more_values)
+    assert len(asked) <= len(search.seeds) * most
     return search, asked
 
 
@@ -285,7 +285,7 @@ def test_a_peak_between_two_values_is_found_where_the_setting_is_fine():
     score = lambda rho, seed: -abs(rho - 0.6) - 9.0 * (rho > 0.7)  # noqa: E731
     assert searched(score)[0].best == {"rho": 0.4}
     fine = replace(RHO, is_fine=True)
-    search, _ = searched(score, fine, seeds=(0, 1, 2), more_values=4)
+    search, _ = searched(score, fine, seeds=(0, 1, 2))
     assert search.best == {"rho": 0.566}
     assert values_of(search) == [0.05, 0.1, 0.2, 0.283, 0.4, 0.566, 0.8]
     assert (search.at_edge, search.notes) == ([], [])
@@ -293,18 +293,38 @@ def test_a_peak_between_two_values_is_found_where_the_setting_is_fine():
     assert best.n == 3, "what is between has all seeds before it is the best"
 
 
+def test_what_is_within_one_standard_error_of_the_best_has_values_beside_it_too():
+    """0.2 is ahead of 0.4 by luck, so that the peak beside 0.4 would be passed by."""
+    ahead = {0: 1.0, 1: -0.9, 2: 0.2}
+
+    def score(rho, seed):
+        return {0.2: ahead[seed], 0.4: 0.0, 0.566: 2.0}.get(rho, -2.0)
+
+    fine = Range("rho", (0.1, 0.2, 0.4, 0.8), usual=0.1, is_fine=True)
+    search, _ = searched(score, fine, seeds=(0, 1, 2))
+    assert search.best == {"rho": 0.566}
+    assert values_of(search) == [0.1, 0.141, 0.2, 0.283, 0.4, 0.566, 0.8]
+
+
+def test_a_fine_setting_has_no_more_values_added_than_any():
+    flat = lambda rho, seed: 0.0  # noqa: E731
+    for limit in (0, 1, 2):
+        search, _ = searched(flat, replace(RHO, is_fine=True), limit=limit)
+        assert len(values_of(search)) == 3 + limit
+
+
 def test_nothing_is_between_where_the_best_stays_at_an_edge_or_nothing_learnt():
     fine = replace(RHO, is_fine=True)
-    search, _ = searched(peak(1000.0), fine, limit=1, more_values=1)
+    search, _ = searched(peak(1000.0), fine, limit=1)
     assert (search.best, search.at_edge) == ({"rho": 0.4}, ["rho"])
-    assert values_of(search) == [0.05, 0.1, 0.2, 0.283, 0.4]
+    assert values_of(search) == [0.05, 0.1, 0.2, 0.4]
     assert searched(lambda rho, seed: None, fine, limit=1)[0].best is None
 
 
 def test_a_fine_setting_that_is_searched_once_more_is_near_already():
     fine = replace(RHO, is_fine=True)
     score = lambda rho, alpha, seed: -abs(rho - 0.14 * alpha) - abs(alpha - 1.0)  # noqa: E731
-    search, _ = searched(score, fine, ALPHA, more_values=6)
+    search, _ = searched(score, fine, ALPHA)
     assert search.best == {"rho": 0.141, "alpha": 1.0}
 
 

@@ -24,8 +24,8 @@ class Range:
         least: its least possible value, or -∞, the default. A best value there is no edge.
         most: its largest possible value, or ∞, the default.
         is_open: whether the bounds themselves are not allowed; False by default.
-        is_fine: whether values between the best and its neighbours are tried, too; False by
-            default.
+        is_fine: whether values between the best, or what may be as good, and its neighbours are
+            tried, too; False by default.
 
     >>> Range("k", (2, 5), usual=5, least=1).beyond([2, 5], up=True)
     10

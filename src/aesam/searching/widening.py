@@ -2,7 +2,8 @@
 
 One setting after the other, each at the best values of those before it and the usual ones of those
 after it. The values of a setting widen by doubling and halving until the best is inside them; of a
-fine one, values between the best and its neighbours follow, until they are near it. Where a later
+fine one, values between the best, or what is within one standard error of it, and their neighbours
+follow, until these are near. Where a later
 setting did not stay at its usual value, what was found before it was found beside another one: the
 best and its neighbours are tried once more, and widen again.
 
@@ -122,8 +123,7 @@ class WideningSearch:
     """The search: make the trainings of :attr:`round`, :meth:`tell` their scores, until it is None.
 
     For each setting it asks for at most ``len(seeds) * (values to start from + 1 + limit)``
-    trainings, and for ``len(seeds) * (3 + limit)`` where it is searched once more; each once. Of a
-    fine setting it asks for two more whenever the distance to the neighbours halves.
+    trainings, and for ``len(seeds) * (3 + limit)`` where it is searched once more; each once.
 
     Args:
         ranges: the settings, the one to search first first.
@@ -247,11 +247,10 @@ class _Line:
     def walk(self) -> Generator[Round, None, None]:
         """Climb the rungs; with values beyond the edge, or nearer the best, climb again."""
         while True:
-            more = yield from self._climb()
-            self.left -= len(more)
-            more = more or self._nearer()
+            more = (yield from self._climb()) or self._nearer()
             if not more:
                 return
+            self.left -= len(more)
             self.values = sorted([*self.values, *more])
 
     def _climb(self) -> Generator[Round, None, list[float]]:
@@ -302,13 +301,26 @@ class _Line:
         return [value for value in beyond if value is not None][: self.left]
 
     def _nearer(self) -> list[float]:
-        """The values to add between the best and its neighbours, where these are not near it."""
-        if self.best is None or not self.range.is_fine:
+        """The values to add beside the best, then beside those that may be as good as it.
+
+        None where the neighbours are near already, and no more than may be added.
+        """
+        best = self.best
+        if best is None or not self.range.is_fine:
             return []
-        place = self.values.index(self.best)
-        beside = self.values[max(0, place - 1) : place + 2]
-        middles = [self.range.between(low, high) for low, high in itertools.pairwise(beside)]
-        return [value for value in middles if value is not None]
+        middles = [
+            middle
+            for low, high in itertools.pairwise(self.values)
+            if self._may_be_best(low) or self._may_be_best(high)
+            if (middle := self.range.between(low, high)) is not None
+        ]
+        return sorted(middles, key=lambda middle: abs(middle - best))[: self.left]
+
+    def _may_be_best(self, value: float) -> bool:
+        """Whether a value that has every seed is within one standard error of the best."""
+        size = len(self.search.seeds)
+        has_all = self._is_alive(value) and len(self._scores(value)) == size
+        return self.best is not None and has_all and self._lag(value, self.best, size) <= 0.0
 
     def _is_edge(self, value: float, up: bool, size: int) -> bool:
         """Whether better values may lie beyond: not beyond a bound, nor where all is level."""
@@ -320,12 +332,14 @@ class _Line:
         if len(self.values) == 1:
             return False
         edge, beside = self.values[:-3:-1] if up else self.values[:2]
-        if not self._is_alive(beside):
-            return False
-        pairs = zip(self._first(edge, size), self._first(beside, size), strict=True)
-        gaps = [ours - theirs for ours, theirs in pairs]
+        return self._is_alive(beside) and self._lag(beside, edge, size) <= 0.0
+
+    def _lag(self, value: float, other: float, size: int) -> float:
+        """By how much more than a standard error a value is behind another, over the same seeds."""
+        pairs = zip(self._first(other, size), self._first(value, size), strict=True)
+        gaps = [theirs - ours for theirs, ours in pairs]
         error = statistics.stdev(gaps) / math.sqrt(size) if size > 1 else 0.0
-        return mean_of(gaps) <= error
+        return mean_of(gaps) - error
 
     # What is known of a value --------------------------------------------------------------------
 
