@@ -74,6 +74,12 @@ def test_losses_are_made_small():
     assert all(trial.mean >= 0 for trial in found.trials)
 
 
+def test_a_fine_search_finds_what_lies_between_values_that_double():
+    train = lambda rho: -9.0 if rho > 0.7 else rho  # noqa: E731
+    assert aesam.search(train, rho=(0.1, 0.2)).best == {"rho": 0.4}
+    assert aesam.search(train, rho=(0.1, 0.2), fine=True).best == {"rho": 0.566}
+
+
 @pytest.mark.parametrize(
     ("lost", "more"),
     [
@@ -317,6 +323,7 @@ BAD = {
     "another mode": ({"rho": (1,), "mode": "best"}, ValueError, "mode must be .*got 'best'"),
     "a limit below 0": ({"rho": (1,), "limit": -1}, ValueError, "limit must be .*got -1"),
     "a limit in words": ({"rho": (1,), "limit": "x"}, TypeError, "limit must be .*got 'x'"),
+    "fine in words": ({"rho": (1,), "fine": "rho"}, TypeError, "fine must be True .*got 'rho'"),
     "no seeds": ({"rho": (1,), "seeds": ()}, TypeError, r"seeds must be whole .*got \(\)"),
     "one seed alone": ({"rho": (1,), "seeds": 3}, TypeError, "seeds must be whole .*got 3"),
     "seeds in words": ({"rho": (1,), "seeds": ("a",)}, TypeError, "seeds must be a whole"),

@@ -4,7 +4,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -55,6 +55,7 @@ def search(
     *,
     seeds: Sequence[int] | None = None,
     limit: int = LIMIT,
+    fine: bool = False,
     mode: Mode = "max",
     bounds: Mapping[str, Bounds] | None = None,
     diverged: Diverged = FloatingPointError,
@@ -80,6 +81,8 @@ def search(
             make the choice surer; with one there is no standard error.
         limit: how many values may be added to those of each setting, 0 or more; 6 by default,
             which is 64-fold in one direction.
+        fine: whether values between the best and its neighbours are tried, too, once the best is
+            inside: a radius may be too large at twice a value that is too small. False by default.
         mode: ``"max"`` (the default) where higher is better, ``"min"`` for losses.
         bounds: ``{"name": (least, most)}`` of settings with natural bounds; None for none. Those of
             the library's own settings (``rho``, ``p``, ``k``, …) are known.
@@ -101,9 +104,10 @@ def search(
     """
     if mode not in get_args(Mode):
         raise ValueError(f'mode must be "max" or "min", got {mode!r}')
+    checks.flag("fine", fine)
     takes_seed = _takes(train_and_validate, "seed")
     walk = WideningSearch(
-        _ranges(train_and_validate, settings, bounds or {}),
+        [replace(r, is_fine=fine) for r in _ranges(train_and_validate, settings, bounds or {})],
         seeds=_seeds(seeds, takes_seed),
         limit=limit,
         higher_is_better=mode == "max",

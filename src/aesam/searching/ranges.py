@@ -96,7 +96,7 @@ class Range:
         no whole number is between.
         """
         ends = sorted(map(abs, (low, high)))
-        if low * high <= 0.0 or ends[1] < FINE * ends[0]:
+        if low <= 0.0 <= high or ends[1] < FINE * ends[0]:
             return None
         middle = math.copysign(math.sqrt(ends[0]) * math.sqrt(ends[1]), low)
         middle = round(middle) if self.is_whole else float(f"{middle:.3g}")

@@ -95,6 +95,14 @@ def test_a_radius_beyond_the_paper_s_grid_is_found(pretend, capsys):
     assert "finished before" in told
 
 
+def test_a_fine_search_tries_what_is_between_the_best_and_its_neighbours(pretend):
+    code, found = pretend("sam", peak(2.7), "--fine", rhos=(*RHOS, 1.41, 2.83))
+    sam = of(found, "sam")
+    assert (code, sam["chosen"], sam["at_edge"]) == (0, {"rho": 2.83}, [])
+    (curve,) = sam["curves"]
+    assert [p["value"] for p in curve["points"]][-5:] == [1, 1.41, 2, 2.83, 4]
+
+
 def test_the_rows_are_those_of_before_with_more(pretend):
     """Who read tune.json before the search widened finds what was there."""
     _, found = pretend("sam", peak(0.1), "--seeds", 0, 1, "--noise", 0)
@@ -216,7 +224,8 @@ def test_a_value_that_the_method_refuses_counts_as_worst(tmp_path):
 REFUSED = {
     "a limit below 0": (("--limit", -1), "limit must be at least 0, got -1"),
     "a limit beyond all": (("--limit", 65), "limit must be at most 64, got 65"),
-    "a limit of a grid": (("--plain-grid", "--limit", 3), "a plain grid is never widened"),
+    "a limit of a grid": (("--plain-grid", "--limit", 3), "leave out --limit or --plain-grid"),
+    "a fine plain grid": (("--plain-grid", "--fine"), "leave out --fine or --plain-grid"),
     "a radius below 0": (("--rhos", -1), "sam: rho must be at least 0, got -1.0"),
     "a radius that is none": (("--rhos", "nan"), "sam: rho must be a finite number, got nan"),
     "a factor below 1": (

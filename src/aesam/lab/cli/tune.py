@@ -52,6 +52,8 @@ class Tune(RunFlags):
     """Share of the training labels that are wrong; those held out are right."""
     limit: int = 6
     """How many values may be added to those that each setting starts from."""
+    fine: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Try values between the best and its neighbours, too, once the best is inside."""
     plain_grid: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Run every combination of the values with every seed and nothing else, as in the paper."""
     out: Path = Path("runs/tune")
@@ -82,8 +84,11 @@ class Tune(RunFlags):
             named = ", ".join(("methods", "seeds", *grids))
             raise UsageError(f"{named} must each name at least one")
         validation.check_whole(validation.OF_A_SEARCH, vars(self))
-        if self.plain_grid and is_given("--limit"):
-            raise UsageError("a plain grid is never widened: leave out --limit or --plain-grid")
+        for flag in ("--limit", "--fine"):
+            if self.plain_grid and is_given(flag):
+                raise UsageError(
+                    f"a plain grid has no values added: leave out {flag} or --plain-grid"
+                )
         if not self.data.holdout > 0.0:
             raise UsageError(f"holdout must be above 0 to tune on, got {self.data.holdout}")
         searched = {plural(s) for name in self.methods for s in lab_methods.searched(name)}
@@ -125,7 +130,7 @@ class Tune(RunFlags):
                     own = setting.range_from(start, usual.get(setting.name, setting.default))
                 except (TypeError, ValueError) as error:
                     raise UsageError(f"{method}: {error}") from None
-                ranges.append(own)
+                ranges.append(replace(own, is_fine=self.fine))
         if not ranges:
             known = [name for name in lab_methods.all_methods() if lab_methods.searched(name)]
             raise UsageError(f"{method} has nothing to search: take of {', '.join(known)}")
