@@ -9,6 +9,7 @@ from support.problems import BASES, METHODS, Problem, mlp, same, weights
 
 import aesam
 from aesam._core import tensors
+from aesam._core.health import Health
 from aesam.parts.ascents import Ascent
 from aesam.parts.combine import Mix
 from aesam.parts.part import Direction
@@ -88,6 +89,15 @@ def test_what_is_seen_is_what_happened(form, combine):
     assert seen.seconds > 0.0
     assert str(seen) == seen.verdict
     assert f"the loss rises by {100 * means[0]:.2g} % at w + ε" in seen.verdict
+
+
+@pytest.mark.parametrize(
+    ("rise", "told"),
+    [(0.00012, "0.012 %"), (0.994, "99 %"), (0.996, "100 %"), (1.12, "112 %"), (34.5, "3450 %")],
+)
+def test_a_rise_is_told_in_plain_digits(rise, told):
+    seen = Health(rise, None, None, share=1.0, seconds=1.0, time_share=0.5)
+    assert f"the loss rises by {told} at w + ε" in seen.verdict
 
 
 def test_a_step_tells_what_it_saw_itself():

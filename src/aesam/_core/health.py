@@ -190,8 +190,14 @@ def _verdict(rise: float | None, cosine: float | None, seen: bool) -> str:
     return f"g and g_s differ (cosine {cosine:.3f}): the second gradient has something to say"
 
 
+def _percent(share: float) -> str:
+    """In two digits, and whole where it has more before the point: 1.1e+02 is nothing to read."""
+    percent = 100.0 * share
+    return f"{percent:.0f} %" if percent >= 99.5 else f"{percent:.2g} %"
+
+
 def _of_losses(rise: float, cosine: float | None) -> str:
-    percent = f"{100.0 * abs(rise):.2g} %"
+    percent = _percent(abs(rise))
     if rise < -TOO_LITTLE:
         return (
             f"the loss falls by {percent} at w + ε: the ascent descends. Look at the sign of the "
