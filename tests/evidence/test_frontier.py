@@ -12,9 +12,21 @@ from support.commands import aesam
 from aesam.evidence import benches, frontier_page, settings
 from aesam.evidence.benches import FRESH_SEEDS, SEARCH_SEEDS, Bench
 from aesam.evidence.book import Book, Finished
-from aesam.evidence.contenders import ALL, BESIDE, CONTROLS, FINALISTS, SHARES, TRIGGERS, Contender
+from aesam.evidence.contenders import (
+    ALL,
+    BESIDE,
+    CONTROLS,
+    FINALISTS,
+    SHARES,
+    TRIGGERS,
+    Contender,
+    named,
+)
+from aesam.evidence.course import Course, Places
 from aesam.evidence.frontier_page import label_of_row
 from aesam.lab import validation
+from aesam.lab.cli.run_flags import RunnerFlags
+from aesam.lab.crew import Crew
 from aesam.lab.data import data_record
 
 
@@ -46,10 +58,7 @@ def test_every_row_is_searched_run_on_fresh_seeds_and_shown(bench, tmp_path, cap
     kept = json.loads((tmp_path / "kept" / "tiny.json").read_text())
     assert set(kept["settings"]) == {"erm", "erm-early", "sam"}
     assert kept["settings"]["sam"]["chosen"]["rho"] > 0
-    (lengths,) = kept["settings"]["erm-early"]["curves"]  # no setting of a method's
-    assert [(point["value"], point["n"]) for point in lengths["points"]] == [
-        (value, 1) for value in (0.0625, 0.125, 0.25, 0.5)
-    ]
+    assert kept["settings"]["erm-early"]["chosen"].keys() == {"length"}  # none of a method's
     reported = [run for run in kept["runs"] if not run["search"]]
     assert {(r["method"]["name"], s) for r in reported for s in r["seeds"]} == {
         (m, s) for m in ("erm", "sam") for s in ("10", "11")
@@ -143,6 +152,35 @@ def test_erm_with_all_tuned_has_its_length_rate_decay_and_smoothing_searched(tmp
     assert Book(tmp_path / "book.json", digits).summary(run) == {"test_accuracy": 50.0}
 
 
+def test_a_book_keeps_accuracies_whole_and_losses_as_32_bits_have_them(tmp_path):
+    bench = benches.BENCHES["text"]
+    run = settings.run_of(bench.search, Contender("erm", "erm"), 0)
+    book = Book(tmp_path / "book.json", bench)
+    kept = {"validation_accuracy": 200 / 3, "validation_loss": 5.000000123, "seconds": 12.3456}
+    book._add(Finished(run, kept))
+    book.write(bench="text")
+    found = Book(tmp_path / "book.json", bench).summary(run)
+    assert found == {"validation_accuracy": 200 / 3, "validation_loss": 5.0, "seconds": 12.3}
+
+
+def test_settings_whose_search_has_values_left_to_try_are_not_gone_by(bench, tmp_path):
+    found = {"chosen": {"rho": 0.1}, "at_edge": [], "notes": []}
+    Book(tmp_path / "book.json", bench).write(settings={"sam": found, "asam": found})
+    rows = named(["erm", "sam"])
+    with Crew() as crew:
+        places = Places(tmp_path / "runs", tmp_path / "book.json", RunnerFlags(), crew, train=False)
+        course = Course(bench, rows, places)
+    # SAM has no run in the book; ASAM was not asked for.
+    assert course.book.about["settings"] == {"asam": found, "erm": settings.NOTHING_SEARCHED}
+
+
+def test_what_a_row_depends_on_most_is_searched_finely():
+    row = {c.name: c for c in ALL}["ae-looksam"]
+    bench = benches.BENCHES["cifar-clean"]
+    fine = {r.name: r.is_fine for r in settings.ranges_of(bench, row)}
+    assert fine == {"rho": True, "alpha": False}
+
+
 def test_a_search_of_the_weight_decay_begins_with_the_benchs_own():
     for name in ("digits-40", "text"):
         bench = benches.BENCHES[name]
@@ -195,7 +233,7 @@ def test_the_finalists_are_ten_known_rows_and_run_where_a_run_takes_a_minute():
     few = [*FINALISTS, *BESIDE]
     for name, rows in by_rows.items():
         expected = few if name.startswith(("cifar", "text")) else [c.name for c in ALL]
-        assert rows == expected
+        assert rows == [*expected, *(c.name for c in SHARES if name == "digits-40")]
 
 
 def test_text_is_searched_and_judged_by_its_loss():

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from aesam.evidence.contenders import ALL, BESIDE, FINALISTS, Contender, named
+from aesam.evidence.contenders import ALL, BESIDE, FINALISTS, SHARES, Contender, named
 from aesam.lab.config import Run
 from aesam.lab.data import data_record
 from aesam.lab.errors import unknown
@@ -51,7 +51,7 @@ class Bench:
         return replace(self.base, data=replace(self.base.data, **self.held_out))
 
 
-def _digits(noise: float) -> Bench:
+def _digits(noise: float, *more: Contender) -> Bench:
     usual = data_record("digits").usual
     percent = round(100 * noise)
     return Bench(
@@ -60,6 +60,7 @@ def _digits(noise: float) -> Bench:
         replace(usual, data=replace(usual.data, noise=noise)),
         {"holdout": 0.1},
         (0.25, 0.5, 1.0, 2.0),
+        contenders=(*ALL, *more),
     )
 
 
@@ -124,7 +125,7 @@ def _text() -> Bench:
 BENCHES = {
     bench.name: bench
     for bench in (
-        _digits(0.4),
+        _digits(0.4, *SHARES),
         _digits(0.6),
         _digits(0.2),
         _digits(0.8),

@@ -18,11 +18,15 @@ from aesam.lab.config import Method, Run, as_dict, config_hash
 from aesam.lab.folders import RunFolder, folder_of
 from aesam.lab.grid import Job
 
-#: What of a run's summary is kept; all numbers, as they were written.
+#: What of a run's summary is kept.
 KEPT = (
     "test_accuracy", "validation_accuracy", "test_loss", "validation_loss", "train_loss",
     "train_accuracy", "percent_sam", "steps", "gradients", "seconds", "skipped_steps", "diverged",
 )  # fmt: skip
+
+#: In so many digits, which is what 32-bit losses have. Accuracies stay as they are: two of them are
+#: equal or not, and a search goes by that.
+SHORT = {"test_loss": 7, "validation_loss": 7, "train_loss": 7, "seconds": 3}
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Book:
         return iter(self._runs.values())
 
     def _add(self, finished: Finished) -> None:
-        self._runs[config_hash(finished.run)] = finished
+        kept = {name: _short(name, value) for name, value in finished.summary.items()}
+        self._runs[config_hash(finished.run)] = Finished(finished.run, kept)
 
     def summary(self, run: Run) -> Mapping[str, Any] | None:
         """How this run ended, None where it is not in the book."""
@@ -111,6 +116,10 @@ class Book:
         """Where a run stands in the file: searches first, then by method, settings and seed."""
         what = _what(finished.run, self._bench)
         return not what["search"], finished.run.method.name, json.dumps(what), finished.run.seed
+
+
+def _short(name: str, value: Any) -> Any:
+    return float(f"{value:.{SHORT[name]}g}") if name in SHORT else value
 
 
 def _as_json(value: dict[str, Any], indent: int | None = None) -> str:

@@ -60,7 +60,7 @@ class Course:
         self.failed: list[Outcome] = []
         for search in self._searches.values():
             _go_through_finished(search)
-        self.book.about["settings"] = {**self.book.about.get("settings", {}), **self.found()}
+        self.book.about["settings"] = {**self._of_other_rows(), **self.found()}
 
     def search(self) -> None:
         """Settings for each row that has any to search."""
@@ -110,11 +110,19 @@ class Course:
     def found(self) -> dict[str, Any]:
         """What the searches chose; nothing is searched for rows that have nothing to search."""
         over = {name: search for name, search in self._searches.items() if not search.jobs}
-        done = {name: settings.found_by(search, self.bench) for name, search in over.items()}
+        done = {name: settings.found_by(search) for name, search in over.items()}
         free = [c.name for c in self.contenders if c.name not in self._searches]
         return done | dict.fromkeys(free, settings.NOTHING_SEARCHED)
 
     # ---------------------------------------------------------------------------------------------
+
+    def _of_other_rows(self) -> dict[str, Any]:
+        """The book's settings without those that a search of ours has yet to confirm.
+
+        A search that has since learnt to look further has values left to try.
+        """
+        kept: dict[str, Any] = self.book.about.get("settings", {})
+        return {name: each for name, each in kept.items() if name not in self._searches}
 
     def _fresh(self, seeds: Sequence[int], rows: Sequence[Contender]) -> list[Job]:
         found = self.found()

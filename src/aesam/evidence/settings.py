@@ -28,7 +28,7 @@ OF_TRAINING = ("lr", "weight_decay", "label_smoothing")
 MULTIPLES = ("lr", "weight_decay")
 
 #: What is known of a row that has nothing to search.
-NOTHING_SEARCHED: dict[str, Any] = {"chosen": {}, "at_edge": [], "notes": [], "curves": []}
+NOTHING_SEARCHED: dict[str, Any] = {"chosen": {}, "at_edge": [], "notes": []}
 
 
 def run_of(base: Run, contender: Contender, seed: int, **settings: float) -> Run:
@@ -44,12 +44,14 @@ def run_of(base: Run, contender: Contender, seed: int, **settings: float) -> Run
 def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
     """What is searched, radius first; nothing that is fixed or stands back for what is.
 
-    Smoothed labels have no place where the loss itself is what counts.
+    The first is what a row depends on most, and a method may learn at one value and not at twice
+    it, so that values between are tried, too. Smoothed labels have no place where the loss itself
+    is what counts.
     """
     record = lab_methods.record_of(contender.method)
     back = {*record.standing_back(contender.fixed), *contender.fixed}
     papers = lab_methods.searched("sam")["rho"]
-    return [
+    ranges = [
         *(
             _of_training(bench, name, values)
             for name, values in contender.training.items()
@@ -64,6 +66,7 @@ def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
             if setting.grid and setting.default is not None and setting.name not in back
         ),
     ]
+    return [replace(each, is_fine=place == 0) for place, each in enumerate(ranges)]
 
 
 def _of_training(bench: Bench, name: str, values: tuple[float, ...]) -> Range:
@@ -99,27 +102,6 @@ def _search(bench: Bench, contender: Contender, ranges: Sequence[Range], out: Pa
     )
 
 
-def found_by(search: MethodSearch, bench: Bench) -> dict[str, Any]:
-    """What a search chose and how, as plain values."""
-    return {
-        "chosen": search.chosen,
-        "at_edge": search.at_edge,
-        "notes": search.notes,
-        "curves": [
-            {
-                "setting": curve.setting,
-                "at": dict(curve.at),
-                "points": [
-                    {
-                        "value": v,
-                        bench.measure: p.score,
-                        "std": p.std,
-                        "n": p.n,
-                        "diverged": p.diverged,
-                    }
-                    for v, p in curve.points.items()
-                ],
-            }
-            for curve in search.curves()
-        ],
-    }
+def found_by(search: MethodSearch) -> dict[str, Any]:
+    """What a search chose, as plain values; what it tried are the runs beside it in the book."""
+    return {"chosen": search.chosen, "at_edge": search.at_edge, "notes": search.notes}
