@@ -8,9 +8,11 @@ import pkgutil
 import re
 import runpy
 import shlex
+import statistics
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +22,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 import aesam
 from aesam import parts, registry, sharpness
 from aesam.evidence.benches import BENCHES
+from aesam.evidence.book import Book
 from aesam.evidence.frontier_page import differences
 from aesam.evidence.results import published
 from aesam.lab import data, lab_methods, models
@@ -185,14 +188,44 @@ def test_the_numbers_of_the_readme_are_the_measured_ones():
     assert f"*stopped early* has {score['erm-early']} at a twelfth of the cost" in said
     assert found["erm-early"].samples == pytest.approx(1 / 12, abs=0.01)
     for told, name in (
-        ("MSAM, one gradient a step, is {} points below SAM ({})", "msam"),
-        ("a coin on half of the steps {} ({})", "ss-sam"),
-        ("a direction reused from every 20th step {} ({}) at 1.05 × the gradients", "looksam-20"),
-        ("the paper's AE-SAM {} ({})", "ae-sam"),
+        ("LookSAM, a direction reused from every 5th step", "looksam-5"),
+        ("MSAM, with a ρ that must be met closely", "msam"),
+        ("SS-SAM, a coin on half of the steps", "ss-sam"),
+        ("AE-LookSAM, the paper's", "ae-looksam"),
+        ("LookSAM, reused from every 20th step", "looksam-20"),
+        ("ERM, stopped early", "erm-early"),
+        ("AE-SAM, the paper's", "ae-sam"),
     ):
         apart = differences(list(found.values()))[name]
-        assert told.format(f"{-apart.mean:.1f}", f"{-apart.high:.1f} to {-apart.low:.1f}") in said
-    assert [round(found[name].samples, 2) for name in ("msam", "looksam-20")] == [1.0, 1.05]
+        interval = f"{-apart.high:.1f} to {-apart.low:.1f}".replace("-", "−")
+        row = f"| {told} | {found[name].samples:.2f} | {-apart.mean:.1f} ({interval}) |"
+        assert row in said
+    (looksam,) = [
+        line for line in PAGES["docs/methods.md"].split("\n\n") if "LookSAM with k = 5" in line
+    ]
+    apart = differences(list(found.values()))["looksam-5"]
+    assert f"{-apart.mean:.1f} points below SAM" in looksam
+    assert f"({apart.low:.1f} to +{apart.high:.1f})".replace("-", "−") in looksam
+
+
+def test_what_is_said_of_stopping_early_is_measured():
+    bench = BENCHES["digits-40"]
+    runs = list(Book(ROOT / "results/frontier/digits-40.json", bench))
+    plain = bench.search.training
+
+    def held_out(epochs):
+        found = [
+            each.summary["validation_accuracy"]
+            for each in runs
+            if each.run.method.name == "erm"
+            and each.run.training == replace(plain, epochs=epochs)
+            and each.run.data.holdout > 0.0
+        ]
+        return statistics.fmean(found)
+
+    best, quarter = held_out(plain.epochs // 12), held_out(plain.epochs // 4)
+    said = " ".join(PAGES["docs/methods.md"].split())
+    assert f"a quarter is already {best - quarter:.0f} points worse on held-out samples" in said
 
 
 def test_what_is_said_of_triggers_is_measured():

@@ -140,6 +140,8 @@ def test_erm_with_all_tuned_has_its_length_rate_decay_and_smoothing_searched(tmp
     text, digits = benches.BENCHES["text"], benches.BENCHES["digits-40"]
     names = [r.name for r in settings.ranges_of(digits, row)]
     assert names == ["length", "lr", "weight_decay", "label_smoothing"]
+    smoothing = settings.ranges_of(digits, row)[3]  # none is what the others are searched with
+    assert (smoothing.usual, smoothing.start[0], smoothing.is_bound(0.0)) == (0.0, 0.0, True)
     assert [r.name for r in settings.ranges_of(text, row)] == names[:3]  # its loss is what counts
     assert settings.ranges_of(text, row)[1].start == (0.0015, 0.003, 0.006)
     found = {"lr": 0.05, "weight_decay": 0.01, "label_smoothing": 0.2}

@@ -105,6 +105,7 @@ def test_a_standing_counts_what_went_astray_and_a_lost_loss_as_guessing():
         (Method("k-sam", share=0.5), 1.0, 1.0 + 1 / 3),
         (Method("esam", gamma=0.5), 1.0, 1.5 + 1 / 3),
         (Method("msam", rho=1.0), 0.0, 1.0),
+        (Method("mesa"), 0.0, 1.0 + 1 / 3),
     ],
 )
 def test_gradients_are_counted_in_batches_and_a_forward_is_a_third(method, fired, batches):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from scipy import stats
 from support.commands import aesam
 
 from aesam import Observation
-from aesam.evidence import benches, settings, triggers
+from aesam.evidence import benches, results, settings, triggers
 from aesam.evidence.benches import Bench
+from aesam.evidence.book import Book
 from aesam.evidence.contenders import TRIGGER_GROUPS
 from aesam.evidence.standing import Difference, Standing
 from aesam.evidence.triggers_page import TriggerPair, sentences
@@ -66,10 +68,22 @@ def test_triggers_of_a_group_expect_the_same_rate_and_the_same_use_of_other_step
             for net in [torch.nn.Linear(1, 1)]
         ]
         rates = dict(zip(group.rows, (rate_of(parts.policy) for parts in made), strict=True))
-        if "coin at half" in rates:  # the other is for norms that are not normal
-            assert rates.pop("coin") == pytest.approx(0.45, abs=0.04)
+        if "coin at half" in rates:  # the other is for norms that are not normal; see below
+            assert rates.pop("coin") < rates["coin at half"] + 0.01
         assert max(rates.values()) - min(rates.values()) <= 0.05, (group.title, rates)
         assert len({reuses(parts.between) for parts in made}) == 1, group.title
+
+
+def test_the_coin_against_the_papers_rule_takes_as_many_steps_as_the_rule_did():
+    published = Path(__file__).parents[2] / "results/frontier/triggers-digits-40.json"
+    book = Book(published, BENCH)
+    for group in TRIGGER_GROUPS:
+        if "coin at half" in group.rows:
+            ours, coin = results.standings(
+                BENCH, [group.ours, group.rows["coin"]], book, range(10, 60)
+            )
+            assert len(ours.scores) >= 40
+            assert coin.percent_sam == pytest.approx(ours.percent_sam, abs=0.5), group.title
 
 
 def searched(row):

@@ -70,11 +70,17 @@ def ranges_of(bench: Bench, contender: Contender) -> list[Range]:
 
 
 def _of_training(bench: Bench, name: str, values: tuple[float, ...]) -> Range:
-    """Of a training's own settings, from the values that its contender begins with."""
+    """Of a training's own settings, from the values that its contender begins with.
+
+    What the bench has is the usual value, where it is one of them.
+    """
+    if name == LENGTH:
+        return Range(name, values, values[0], least=0.0, most=1.0)
+    own = getattr(bench.base.training, name)
     if name in MULTIPLES:
-        own = getattr(bench.base.training, name)
         return Range(name, tuple(own * value for value in values), own, least=0.0)
-    return Range(name, values, values[0], least=0.0, most=1.0, is_open=name != LENGTH)
+    usual = own if own in values else values[0]
+    return Range(name, values, usual, least=0.0, most=1.0, is_open=0.0 not in values)
 
 
 def searches(bench: Bench, contenders: Iterable[Contender], out: Path) -> dict[str, MethodSearch]:

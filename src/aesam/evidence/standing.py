@@ -15,6 +15,9 @@ from aesam.lab.summaries import is_diverged, skipped_steps
 #: A forward without its backward, as a share of a gradient.
 FORWARD = 1 / 3
 
+#: Methods with a forward on every step beside their gradients.
+ONE_FORWARD_MORE = ("mesa",)
+
 #: Percent of the training labels: who ends below has a tenth of them by guessing, and no more.
 LEARNT = 20.0
 
@@ -126,7 +129,8 @@ def gradient_samples(run: Run, fired: float) -> float:
     if samples.looks_first:
         return FORWARD + some + fired * some
     look = FORWARD if samples.selects_rows else 0.0
-    return 1.0 + fired * (some + look)
+    beside = FORWARD if run.method.name in ONE_FORWARD_MORE else 0.0
+    return 1.0 + beside + fired * (some + look)
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
