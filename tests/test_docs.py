@@ -25,6 +25,7 @@ from aesam.evidence.benches import BENCHES
 from aesam.evidence.book import Book
 from aesam.evidence.frontier_page import differences
 from aesam.evidence.results import published
+from aesam.evidence.standing import difference
 from aesam.lab import data, lab_methods, models
 from aesam.lab.cli import COMMANDS, parse
 from aesam.paper.reproduce import Reproduce
@@ -206,6 +207,44 @@ def test_the_numbers_of_the_readme_are_the_measured_ones():
     apart = differences(list(found.values()))["looksam-5"]
     assert f"{-apart.mean:.1f} points below SAM" in looksam
     assert f"({apart.low:.1f} to +{apart.high:.1f})".replace("-", "−") in looksam
+
+
+def test_what_is_said_of_clean_cifar_is_measured():
+    found = {s.name: s for s in published(BENCHES["cifar-clean"], ROOT / "results/frontier")}
+    apart = differences(list(found.values()))
+    readme, methods, evidence = (
+        " ".join(PAGES[name].split())
+        for name in ("README.md", "docs/methods.md", "docs/evidence.md")
+    )
+    score = {name: f"{each.spread.mean:.1f}" for name, each in found.items()}
+    assert (
+        f"SAM has {score['sam']} %, plain training {score['erm']} and stopped early "
+        f"{score['erm-early']}; there the paper's AE-SAM is as good as SAM at "
+        f"{found['ae-sam'].samples:.2f} × the gradients {within(apart['ae-sam'])}"
+    ) in readme
+    assert apart["ae-sam"].low > -0.5
+    coin = difference(found["ae-sam"].scores, found["ss-sam"].scores)
+    assert f"could not be told apart there {within(coin)}" in methods
+    rho = {name: found[name].settings["rho"] for name in ("sam", "ss-sam", "ae-sam")}
+    assert rho["ss-sam"] / rho["sam"] == pytest.approx(2.0, abs=0.1)
+    assert 2.7 < rho["ae-sam"] / rho["sam"] < 3.0
+    gains = [-apart[name].mean for name in ("erm", "erm-early")]
+    assert (
+        "SAM gains {:.1f} points on plain training and {:.1f} on plain".format(*gains) in evidence
+    )
+    assert f"AE-LookSAM is {-apart['ae-looksam'].mean:.1f} below SAM" in evidence
+    assert f"sub-batch SAM's interval, {within(apart['sub-sam']).split(', ')[1][:-1]}" in evidence
+    cheap = [name for name, each in found.items() if each.samples <= 1.15 and name in apart]
+    assert cheap
+    assert all(apart[name].low < -0.5 for name in cheap)
+    gained = 1.0 - gains[1] / gains[0]
+    assert gained == pytest.approx(0.2, abs=0.05)  # a fifth
+
+
+def within(apart):
+    """A difference with its interval, as it stands in a sentence."""
+    told = f"({apart.mean:+.1f}, {apart.low:+.1f} to {apart.high:+.1f})"
+    return told.replace("-", "−")
 
 
 def test_what_is_said_of_stopping_early_is_measured():

@@ -56,6 +56,16 @@ def test_what_takes_part_in_no_verdict_reaches_nothing(changes, rules, why):
         assert why in found["sentences"][1]
 
 
+def test_two_benches_that_are_missed_end_it_before_all_are_run():
+    made = benches(-3.0, -3.0, 0.0, 0.0)
+    one, two, *_ = made
+    told = verdict.of_standings({one: made[one], two: made[two]})["sentences"][0]
+    assert "not reached by any rule that is run on all of them (sub-batch SAM)" in told
+    assert "whatever cifar-40 and text will say: digits-40, cifar-clean are too many" in told
+    (told, *_) = verdict.of_standings({one: made[one]})["sentences"]
+    assert "open, since no such rule is finished on cifar-clean, cifar-40, text" in told
+
+
 def test_without_runs_on_a_bench_it_is_open_and_named(tmp_path):
     found = verdict.of_books(tmp_path)
     assert found["reached"] is False

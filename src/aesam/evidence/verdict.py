@@ -11,7 +11,7 @@ from typing import Any
 
 from aesam.evidence import results
 from aesam.evidence.benches import BENCHES, Bench
-from aesam.evidence.contenders import ALL, CONTENDERS
+from aesam.evidence.contenders import ALL, CONTENDERS, FINALISTS
 from aesam.evidence.frontier_page import SAM, differences, label_of_row
 from aesam.evidence.standing import FEWEST, Standing
 
@@ -95,12 +95,31 @@ def _sentences(
         how = "; ".join(f"{_label(name)} ({', '.join(passed[name])})" for name in winners)
         told = [f"{aim}: reached, by {how}."]
     elif missing:
-        told = [f"{aim}: open, since no such rule is finished on {', '.join(missing)}."]
+        told = [f"{aim}: {_of_unfinished(tested, missing)}."]
     else:
         best = max(passed, key=lambda name: len(passed[name]), default=None)
         most = len(passed[best]) if best else 0
         told = [f"{aim}: not reached; no rule is on more than {most}."]
     return told + [_of_bench(name, rows) for name, rows in tested.items() if rows]
+
+
+def _of_unfinished(tested: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> str:
+    """Whether one of those that are run everywhere can still reach it."""
+    failed = {
+        name: [
+            bench for bench, rows in tested.items() if name in rows and not rows[name]["as good"]
+        ]
+        for name in FINALISTS
+        if any(name in rows for rows in tested.values())
+    }
+    out = [name for name, benches in failed.items() if len(benches) > len(FOUR) - NEEDED]
+    if not failed or len(out) < len(failed):
+        return f"open, since no such rule is finished on {', '.join(missing)}"
+    benches = ", ".join(dict.fromkeys(bench for name in out for bench in failed[name]))
+    return (
+        f"not reached by any rule that is run on all of them ({', '.join(map(_label, out))}), "
+        f"whatever {' and '.join(missing)} will say: {benches} are too many to miss"
+    )
 
 
 def _of_bench(name: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
