@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from aesam.evidence import settings
+from aesam.evidence import frontier_page, settings
 from aesam.evidence.benches import BENCHES
 from aesam.evidence.contenders import CONTENDERS
 from aesam.evidence.frontier_page import COUNTED, MEASURED, drawings_of, remark, sheet_of
@@ -112,7 +112,11 @@ def test_gradients_are_counted_in_batches_and_a_forward_is_a_third(method, fired
     assert math.isclose(gradient_samples(replace(Run(), method=method), fired), batches)
 
 
-def test_figures_are_against_both_costs_and_name_the_controls_the_front_and_what_diverged():
+@pytest.mark.parametrize("room", [3, 4])
+def test_figures_are_against_both_costs_and_name_controls_and_front_and_all_with_room(
+    room, monkeypatch
+):
+    monkeypatch.setattr(frontier_page, "ROOM", room)
     rows = [
         replace(standing("erm", -1.9, 1.0), time=1.0),
         replace(standing("erm-early", -1.75, 0.5), time=0.5),
@@ -127,7 +131,7 @@ def test_figures_are_against_both_costs_and_name_the_controls_the_front_and_what
         named = [
             name for name in ("ERM", "ERM, stopped early", "SAM", "GNP") if name in drawing.svg
         ]
-        assert named == ["ERM", "ERM, stopped early", "SAM"]
+        assert named == ["ERM", "ERM, stopped early", "SAM", "GNP"][:room]
     (alone,) = drawings_of(BENCHES["text"], [*rows, standing("asam", -1.7, 2.0)])
     assert alone.name == "text"  # one row has no time, so all costs are counted ones
     assert COUNTED in alone.svg

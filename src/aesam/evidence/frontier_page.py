@@ -42,6 +42,9 @@ CAPTION = (
     "that diverged count. Edge: the best value is the smallest or largest that was tried, so the "
     "row takes part in no verdict."
 )
+#: So many rows in a figure all have their names in it.
+ROOM = 14
+
 MEASURED, COUNTED = "training time (multiple of ERM's)", "gradients counted (batches per step)"
 SAM, ERMS = "sam", ("erm", "erm-early", "erm-long", "erm-decay", "erm-smooth", "erm-tuned")
 
@@ -176,11 +179,13 @@ def drawing_of(
 ) -> Drawing:
     """Score against a cost; the front as a line, those on it and the controls named.
 
-    Rows without this kind of cost are left out.
+    All are where there is room. Rows without this kind of cost are left out.
     """
     on_front = front(standings, cost)
     standings = [s for s in standings if s.name in cost]
     named = {*on_front, SAM, *ERMS, "ae-sam", "ae-looksam"}
+    if len(standings) <= ROOM:
+        named = {s.name for s in standings}
     sign = 1.0 if bench.measure == "accuracy" else -1.0
 
     def mark(s: Standing) -> Mark:
