@@ -62,6 +62,9 @@ def test_two_benches_that_are_missed_end_it_before_all_are_run():
     told = verdict.of_standings({one: made[one], two: made[two]})["sentences"][0]
     assert "not reached by any rule that is run on all of them (sub-batch SAM)" in told
     assert "whatever cifar-40 and text will say: digits-40, cifar-clean are too many" in told
+    early = benches(-3.0, -3.0, 0.0, 0.0, seeds=range(10, 19))  # too few seeds to say
+    (told, *_) = verdict.of_standings({one: made[one], two: early[two]})["sentences"]
+    assert "open, since no such rule is finished on cifar-40, text" in told
     (told, *_) = verdict.of_standings({one: made[one]})["sentences"]
     assert "open, since no such rule is finished on cifar-clean, cifar-40, text" in told
 

@@ -104,13 +104,18 @@ def _sentences(
 
 
 def _of_unfinished(tested: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> str:
-    """Whether one of those that are run everywhere can still reach it."""
-    failed = {
-        name: [
-            bench for bench, rows in tested.items() if name in rows and not rows[name]["as good"]
-        ]
+    """Whether one of those that are run everywhere can still reach it.
+
+    A bench on which there is no verdict yet is not missed.
+    """
+    judged = {
+        name: {bench: rows[name]["as good"] for bench, rows in tested.items() if name in rows}
         for name in FINALISTS
-        if any(name in rows for rows in tested.values())
+    }
+    failed = {
+        name: [bench for bench, passes in benches.items() if passes is False]
+        for name, benches in judged.items()
+        if benches
     }
     out = [name for name, benches in failed.items() if len(benches) > len(FOUR) - NEEDED]
     if not failed or len(out) < len(failed):
