@@ -8,16 +8,12 @@ from typing import Any
 from aesam.evidence.contenders import CONTENDERS
 from aesam.evidence.timing import StepTime
 from aesam.lab.config import Run
-from aesam.lab.lab_methods import is_own, samples_of_method
+from aesam.lab.lab_methods import compares_outputs, is_own, samples_of_method
 from aesam.lab.show.stats import Spread, mean, sample_std, spread
 from aesam.lab.summaries import is_diverged, skipped_steps
 
 #: A forward without its backward, as a share of a gradient.
 FORWARD = 1 / 3
-
-#: Methods with a forward on every step beside their gradients.
-ONE_FORWARD_MORE = ("mesa",)
-
 #: Percent of the training labels: who ends below has a tenth of them by guessing, and no more.
 LEARNT = 20.0
 
@@ -129,7 +125,7 @@ def gradient_samples(run: Run, fired: float) -> float:
     if samples.looks_first:
         return FORWARD + some + fired * some
     look = FORWARD if samples.selects_rows else 0.0
-    beside = FORWARD if run.method.name in ONE_FORWARD_MORE else 0.0
+    beside = FORWARD if compares_outputs(run.method) else 0.0
     return 1.0 + beside + fired * (some + look)
 
 

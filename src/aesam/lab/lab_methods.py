@@ -365,8 +365,8 @@ def samples_of_method(method: Method) -> Samples:
     return _probe(method).parts.samples
 
 
-def takes_one_backward(method: Method) -> bool:
-    """Whether a step of the method is one forward and backward: it cannot accumulate."""
+def compares_outputs(method: Method) -> bool:
+    """Whether a step compares its outputs with those of one more forward: it cannot accumulate."""
     return _probe(method).parts.compares is not None
 
 

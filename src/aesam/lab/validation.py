@@ -120,7 +120,7 @@ def _check_training(run: Run) -> None:
             f"batch_size {training.batch_size} cannot be split into {training.accumulate} equal "
             "micro-batches: choose a multiple"
         )
-    if training.accumulate > 1 and lab_methods.takes_one_backward(run.method):
+    if training.accumulate > 1 and lab_methods.compares_outputs(run.method):
         raise UsageError(
             f"{run.method.name} cannot accumulate: its term is of a whole batch. Use accumulate 1, "
             "or another method"
